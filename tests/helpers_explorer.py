@@ -7,6 +7,9 @@ import zlib
 
 import numpy as np
 
+# The object behind a page in a browser.
+EXPLORER = "document.querySelector('[data-explorer]').explorer"
+
 
 class ExplorerParser(html.parser.HTMLParser):
     """The scripts, styles and other text of a page, and the attributes of its tags."""

@@ -1,6 +1,6 @@
 // The steps of a decoder: the best next tokens of each; and the answers of a beam search as a tree.
 
-import { element, percent } from "./drawing.js";
+import { element, percent } from "./dom.js";
 import { unitsOfTokens } from "./words.js";
 
 export class StepsCard {
@@ -31,17 +31,18 @@ export class StepsCard {
       return;
     }
     if (read) {
-      this.said.append("After ", ...read.slice(0, step + 1).map((text) => element("bdi", "token", text)), written ? " it wrote " : "");
-      if (written) this.said.append(element("bdi", "token chosen", written[step].text));
+      const tokens = read.slice(0, step + 1).map((text) => element("bdi", { className: "token" }, text));
+      this.said.append("After ", ...tokens);
+      if (written) this.said.append(" it wrote ", element("bdi", { className: "token chosen" }, written[step].text));
     }
     const texts = unitsOfTokens(steps[step].map(([token]) => token), []);
     this.bars.replaceChildren(
       ...steps[step].map(([token, probability], rank) => {
-        const row = element("li");
-        row.classList.toggle("chosen", written?.[step].token === token);
-        const bar = element("span", "bar");
+        const name = element("bdi", { className: "token" }, texts[rank].plain || "␣");
+        const bar = element("span", { className: "bar" });
         bar.style.setProperty("--share", Math.min(probability, 1));
-        row.append(element("bdi", "token", texts[rank].plain || "␣"), bar, element("span", "percent", percent(probability)));
+        const row = element("li", {}, name, bar, element("span", { className: "percent" }, percent(probability)));
+        row.classList.toggle("chosen", written?.[step].token === token);
         return row;
       }),
     );
@@ -76,16 +77,18 @@ export function showBeams(list, beams, special) {
   const isSpecial = new Set(special);
   const run = (node) => {
     const item = element("li");
-    const line = element("div", "run");
+    const line = element("div", { className: "run" });
     const numbers = node.tokens.flatMap((token, number) => (isSpecial.has(token) ? [number] : []));
     unitsOfTokens(node.tokens, numbers).forEach((unit, number) => {
-      const token = element("bdi", "token", unit.text);
+      const token = element("bdi", { className: "token" }, unit.text);
       const probability = Math.exp(node.logProbs[number]);
       token.style.setProperty("--share", probability);
       token.title = `probability ${percent(probability)}`;
       line.append(token);
     });
-    for (const answer of node.answers) line.append(element("span", "score", `No. ${answer.rank}, score ${answer.score.toFixed(3)}`));
+    for (const answer of node.answers) {
+      line.append(element("span", { className: "score" }, `No. ${answer.rank}, score ${answer.score.toFixed(3)}`));
+    }
     item.append(line);
     if (node.next.length) {
       const inner = element("ul");

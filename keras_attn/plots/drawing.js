@@ -1,4 +1,6 @@
-// Colours, and the two pens that every view draws with: on a canvas, and into an SVG file.
+// Colours, the two pens that every view draws with (on a canvas, and into an SVG file), and files of what is shown.
+
+import { element } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const STEPS = 64;
@@ -7,8 +9,10 @@ const STEPS = 64;
 export function coloursOf(page) {
   const style = getComputedStyle(page);
   const read = (name) => style.getPropertyValue(name).trim();
-  const [low, high] = [rgb(read("--low")), rgb(read("--high"))];
-  const scale = Array.from({ length: STEPS + 1 }, (_, step) => low.map((value, part) => value + ((high[part] - value) * step) / STEPS));
+  const low = rgb(read("--low"));
+  const high = rgb(read("--high"));
+  const between = (share) => low.map((value, part) => value + (high[part] - value) * share);
+  const scale = Array.from({ length: STEPS + 1 }, (_, step) => between(step / STEPS));
   const text = scale.map((colour) => (luminance(colour) > 0.3 ? "#10151f" : "#ffffff"));
   return {
     ink: read("--ink"),
@@ -28,7 +32,10 @@ function rgb(hex) {
 }
 
 function luminance(colour) {
-  const [red, green, blue] = colour.map((value) => (value /= 255) && (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+  const [red, green, blue] = colour.map((value) => {
+    const share = value / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  });
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }
 
@@ -116,8 +123,6 @@ export class SvgPen {
     this.measure = new CanvasPen(document.createElement("canvas").getContext("2d"));
     this.root = document.createElementNS(SVG, "svg");
     set(this.root, { viewBox: `0 0 ${width} ${height}`, width, height, "font-family": FONT });
-    this.parent = this.root;
-    this.clips = 0;
     this.box(0, 0, width, height, { fill: background });
   }
 
@@ -126,10 +131,10 @@ export class SvgPen {
   }
 
   #add(name, attributes) {
-    const made = document.createElementNS(SVG, name);
-    set(made, attributes);
-    this.parent.append(made);
-    return made;
+    const shape = document.createElementNS(SVG, name);
+    set(shape, attributes);
+    this.root.append(shape);
+    return shape;
   }
 
   box(x, y, width, height, { fill = "none", stroke = "none", alpha = 1, lineWidth = 1 }) {
@@ -179,18 +184,14 @@ function round(value) {
 /** A text cut to a width. */
 export function fitted(pen, text, width, pixels) {
   if (pen.size(text, pixels) <= width) return text;
-  let [fits, not] = [0, text.length];
-  while (not - fits > 1) {
-    const middle = (fits + not) >> 1;
+  let fits = 0;
+  let exceeds = text.length;
+  while (exceeds - fits > 1) {
+    const middle = (fits + exceeds) >> 1;
     if (pen.size(`${text.slice(0, middle)}…`, pixels) <= width) fits = middle;
-    else not = middle;
+    else exceeds = middle;
   }
   return `${text.slice(0, fits)}…`;
-}
-
-export function percent(share) {
-  if (share >= 0.1) return `${Math.round(share * 100)} %`;
-  return share >= 0.001 ? `${(share * 100).toFixed(1)} %` : share > 0 ? "< 0.1 %" : "0 %";
 }
 
 /** A canvas as large as what a scrolling box shows of its content, and drawn anew when that changes. */
@@ -198,8 +199,8 @@ export class ScrolledCanvas {
   constructor(box, draw) {
     this.box = box;
     this.draw = draw;
-    this.space = element("div", "space");
-    this.canvas = element("canvas", "view-canvas");
+    this.space = element("div", { className: "space" });
+    this.canvas = element("canvas", { className: "view-canvas" });
     this.space.append(this.canvas);
     box.replaceChildren(this.space);
     this.context = this.canvas.getContext("2d");
@@ -227,11 +228,12 @@ export class ScrolledCanvas {
   /** Makes the content this large; returns what is seen of it: {left, top, width, height}. */
   prepare(width, height) {
     const { box, space, canvas, context } = this;
-    const sizes = { width: `${Math.max(width, 1)}px`, height: `${Math.max(height, 1)}px` };
-    for (const [name, value] of Object.entries(sizes)) if (space.style[name] !== value) space.style[name] = value;
+    space.style.width = `${Math.max(width, 1)}px`;
+    space.style.height = `${Math.max(height, 1)}px`;
     const seen = { width: box.clientWidth, height: Math.min(box.clientHeight, Math.max(height, 1)) };
     const ratio = devicePixelRatio;
-    const [pixelsWide, pixelsHigh] = [Math.round(seen.width * ratio), Math.round(seen.height * ratio)];
+    const pixelsWide = Math.round(seen.width * ratio);
+    const pixelsHigh = Math.round(seen.height * ratio);
     if (canvas.width !== pixelsWide || canvas.height !== pixelsHigh) {
       canvas.width = pixelsWide;
       canvas.height = pixelsHigh;
@@ -257,10 +259,46 @@ export class ScrolledCanvas {
   }
 }
 
-/** An element with a class and a text. */
-export function element(name, className = "", text = null) {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== null) made.textContent = text;
-  return made;
+// What is shown, as a file: a picture (PNG, SVG) or numbers (JSON).
+
+const LARGEST_SIDE = 8192;
+
+/** A `drawing` is {width, height, draw(pen)}. */
+export function asPng(drawing, background) {
+  const scale = Math.min(2, LARGEST_SIDE / drawing.width, LARGEST_SIDE / drawing.height);
+  const canvas = element("canvas");
+  canvas.width = Math.ceil(drawing.width * scale);
+  canvas.height = Math.ceil(drawing.height * scale);
+  const context = canvas.getContext("2d");
+  context.scale(scale, scale);
+  context.fillStyle = background;
+  context.fillRect(0, 0, drawing.width, drawing.height);
+  drawing.draw(new CanvasPen(context));
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+}
+
+export function asSvg(drawing, background) {
+  const pen = new SvgPen(drawing.width, drawing.height, background);
+  drawing.draw(pen);
+  return new Blob([pen.text()], { type: "image/svg+xml" });
+}
+
+export function asJson(description, matrix) {
+  const width = matrix.columns.length;
+  const scores = matrix.rows.map((_, row) => {
+    const line = matrix.values.subarray(row * width, (row + 1) * width);
+    return Array.from(line, (score) => Number(score.toFixed(5)));
+  });
+  const queries = matrix.rows.map((unit) => unit.plain);
+  const keys = matrix.columns.map((unit) => unit.plain);
+  const value = { ...description, queries, keys, scores };
+  return new Blob([JSON.stringify(value)], { type: "application/json" });
+}
+
+export function download(blob, name) {
+  const link = element("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }

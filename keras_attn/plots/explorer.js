@@ -2,17 +2,21 @@
 
 import { unitsOfTokens, unitsOfWords } from "./words.js";
 import { Maps, lineOf, matrixOf } from "./maps.js";
-import { CanvasPen, coloursOf, element, percent } from "./drawing.js";
+import { CanvasPen, asJson, asPng, asSvg, coloursOf, download } from "./drawing.js";
+import { element, percent } from "./dom.js";
 import { KIND_NAMES, Overview } from "./overview.js";
 import { TextView } from "./text_view.js";
 import { LinesView } from "./lines_view.js";
 import { MatrixView } from "./matrix_view.js";
 import { ImageView, pictureOf } from "./image_view.js";
 import { StepsCard, showBeams } from "./decoding.js";
-import { asJson, asPng, asSvg, download } from "./exports.js";
 
 const VIEWS = { text: TextView, lines: LinesView, matrix: MatrixView, image: ImageView };
 const LONG_TEXT = 48;
+// Of what a word looks at, the page names so many, with at least so large a score.
+const MOST_NAMED = 5;
+const LEAST_NAMED = 0.0005;
+const MOST_ZOOM = 8;
 const FILM_MILLISECONDS = 900;
 const TYPING = "input:not([type=range]):not([type=checkbox]), select, textarea";
 
@@ -24,13 +28,13 @@ class Pane {
     this.box = box;
     this.explorer = explorer;
     this.title = element("h2");
-    this.kind = element("span", "kind");
-    this.path = element("span", "path");
-    this.body = element("div", "body");
-    this.note = element("p", "hint note");
-    this.said = element("p", "said");
+    this.kind = element("span", { className: "kind" });
+    this.path = element("span", { className: "path" });
+    this.body = element("div", { className: "body" });
+    this.note = element("p", { className: "hint note" });
+    this.said = element("p", { className: "said" });
     this.said.setAttribute("role", "status");
-    const heading = element("div", "pane-heading");
+    const heading = element("div", { className: "pane-heading" });
     heading.append(this.title, this.kind);
     const { models } = explorer.data;
     if (models.length > 1) {
@@ -55,9 +59,11 @@ class Pane {
     const group = data.groups[state.group];
     const layer = group.seen[chosen.model][chosen.layer];
     const head = layer?.heads[chosen.head];
-    this.title.textContent = `Layer ${chosen.layer + 1} · ${chosen.head < 0 ? "mean of heads" : `Head ${chosen.head + 1}`}`;
+    const name = chosen.head < 0 ? "mean of heads" : `Head ${chosen.head + 1}`;
+    this.title.textContent = `Layer ${chosen.layer + 1} · ${name}`;
     this.kind.textContent = head ? KIND_NAMES[head.kind] : "";
-    this.kind.title = head ? Object.entries(head.scores).map(([kind, score]) => `${KIND_NAMES[kind]} ${percent(score)}`).join(", ") : "";
+    const shares = Object.entries(head?.scores ?? {}).map(([kind, score]) => `${KIND_NAMES[kind]} ${percent(score)}`);
+    this.kind.title = shares.join(", ");
     this.kind.hidden = !head;
     this.path.textContent = layer?.path ?? "";
     if (this.model) this.model.value = chosen.model;
@@ -83,17 +89,24 @@ class Pane {
   /** Where another model has a layer or a head, and this one none. */
   #showNothing({ model, layer: number, head }, layer) {
     const { data } = this.explorer;
-    const lacks = layer ? `no head ${head + 1} in this layer: it has ${layer.heads.length}` : `no layer ${number + 1} of this kind`;
+    const lacks = layer
+      ? `no head ${head + 1} in this layer: it has ${layer.heads.length}`
+      : `no layer ${number + 1} of this kind`;
     this.view?.close();
-    this.view = this.viewName = this.matrix = null;
+    this.view = null;
+    this.viewName = null;
+    this.matrix = null;
     this.said.textContent = "";
     this.note.textContent = "";
     this.body.className = "body";
-    this.body.replaceChildren(element("p", "hint absent", `${data.models[model]} has ${lacks}.`));
+    this.body.replaceChildren(element("p", { className: "hint absent" }, `${data.models[model]} has ${lacks}.`));
   }
 
   look() {
-    return { ...this.explorer.look(), note: (text) => { if (this.note.textContent !== text) this.note.textContent = text; } };
+    const note = (text) => {
+      if (this.note.textContent !== text) this.note.textContent = text;
+    };
+    return { ...this.explorer.look(), note };
   }
 
   draw() {
@@ -105,27 +118,35 @@ class Pane {
   #say() {
     const { pointing } = this.explorer.look();
     const { matrix } = this;
-    const nothing = "Point at a word, on either side. A click holds it.";
-    if (!pointing) return void (this.said.textContent = this.viewName === "image" ? "" : nothing);
-    const [own, others] = pointing.side === "q" ? [matrix.rows, matrix.columns] : [matrix.columns, matrix.rows];
-    const name = (unit) => element("bdi", "token", unit.plain || "␣");
-    if (pointing.other !== undefined) {
-      const score = matrix.at(...(pointing.side === "q" ? [pointing.unit, pointing.other] : [pointing.other, pointing.unit]));
-      this.said.replaceChildren(name(own[pointing.unit]), " looks at ", name(others[pointing.other]), ` ${percent(score)}`);
+    if (!pointing) {
+      this.said.textContent = this.viewName === "image" ? "" : "Point at a word, on either side. A click holds it.";
       return;
     }
+    const isQuery = pointing.side === "q";
+    const own = isQuery ? matrix.rows : matrix.columns;
+    const others = isQuery ? matrix.columns : matrix.rows;
+    const name = (unit) => element("bdi", { className: "token" }, unit.plain || "␣");
     const scores = lineOf(matrix, pointing);
-    const best = Array.from(scores, (score, other) => [score, other]).filter(([score]) => score > 0.0005).sort((a, b) => b[0] - a[0]).slice(0, 5);
-    this.said.replaceChildren(name(own[pointing.unit]), pointing.side === "q" ? " looks at " : " is looked at by ");
+    this.said.replaceChildren(name(own[pointing.unit]));
+    if (pointing.other !== undefined) {
+      this.said.append(" looks at ", name(others[pointing.other]), ` ${percent(scores[pointing.other])}`);
+      return;
+    }
+    const ranked = Array.from(scores, (score, other) => [score, other]).sort((a, b) => b[0] - a[0]);
+    const best = ranked.slice(0, MOST_NAMED).filter(([score]) => score > LEAST_NAMED);
+    this.said.append(isQuery ? " looks at " : " is looked at by ");
     best.forEach(([score, other], rank) => this.said.append(rank ? ", " : "", name(others[other]), ` ${percent(score)}`));
     if (!best.length) this.said.append("nothing");
   }
 
   async drawing() {
     const look = this.look();
-    const measure = new CanvasPen(document.createElement("canvas").getContext("2d"));
-    if (this.viewName === "image") return ImageView.drawing(this.matrix, look, await pictureOf(this.explorer.data.image), this.explorer.data.image);
-    return (this.viewName === "lines" ? LinesView : MatrixView).drawing(this.matrix, look, measure);
+    if (this.viewName === "image") {
+      const { image } = this.explorer.data;
+      return ImageView.drawing(this.matrix, look, await pictureOf(image), image);
+    }
+    const view = this.viewName === "lines" ? LinesView : MatrixView;
+    return view.drawing(this.matrix, look, new CanvasPen(element("canvas").getContext("2d")));
   }
 
   close() {
@@ -162,16 +183,18 @@ export class ExplorerPage {
     const { groups, image } = this.data;
     const group = Math.max(groups.findIndex((one) => one.kind === "cross"), 0);
     const model = this.data.models.length - 1;
+    const isShort = groups[group].queries.length + groups[group].keys.length <= 2 * LONG_TEXT;
+    let view = isShort ? "lines" : "text";
+    if (image) view = "image";
     return {
-      model, group, ...this.#telling(group, model),
-      view: image ? "image" : groups[group].queries.length + groups[group].keys.length <= 2 * LONG_TEXT ? "lines" : "text",
+      model, group, ...this.#clearestHead(group, model), view,
       level: "token", hide: false, threshold: 0, shade: "relative", zoom: 1, pin: null, step: -1,
       sort: "layer", kind: "", search: "", second: null,
     };
   }
 
   /** A head that shows something at first sight: of cross-attention the layer before the last, else the clearest head. */
-  #telling(group, model) {
+  #clearestHead(group, model) {
     const { kind, seen } = this.data.groups[group];
     const layers = seen[model];
     const present = layers.flatMap((layer, l) => (layer ? [l] : []));
@@ -195,25 +218,31 @@ export class ExplorerPage {
     const { state, data } = this;
     const read = (name) => given.get(this.#prefix() + name);
     const whole = (name, least, most) => {
-      const value = read(name);
-      return value !== null && /^-?\d+$/.test(value) && Number(value) >= least && Number(value) <= most ? Number(value) : null;
+      const text = read(name) ?? "";
+      const value = Number(text);
+      return /^-?\d+$/.test(text) && value >= least && value <= most ? value : null;
     };
     const group = data.groups.findIndex((one) => one.kind === read("kind"));
     state.model = whole("model", 0, data.models.length - 1) ?? state.model;
-    if (group >= 0 && group !== state.group) Object.assign(state, { group }, this.#telling(group, state.model));
-    // Of some model: the page says where another has none.
-    const place = (layer, head) =>
-      layer >= 0 && layer < data.groups[state.group].paths.length && data.models.some((_, model) => head < this.maps.numHeads(model, state.group, layer));
+    if (group >= 0 && group !== state.group) Object.assign(state, { group }, this.#clearestHead(group, state.model));
+    // Whether some model has it: the page says where another has none.
+    const exists = (layer, head) =>
+      layer >= 0 &&
+      layer < data.groups[state.group].paths.length &&
+      data.models.some((_, model) => head < this.maps.numHeads(model, state.group, layer));
     const layer = whole("layer", 1, 1e6);
     const head = whole("head", 0, 1e6);
-    if (layer !== null && head !== null && place(layer - 1, head - 1)) Object.assign(state, { layer: layer - 1, head: head - 1 });
+    if (layer !== null && head !== null && exists(layer - 1, head - 1)) {
+      state.layer = layer - 1;
+      state.head = head - 1;
+    }
     if (read("view") in VIEWS && (read("view") !== "image" || data.image)) state.view = read("view");
     if (read("level") === "word") state.level = "word";
     if (read("shade") === "absolute") state.shade = "absolute";
     if (read("hide") === "1") state.hide = true;
     const threshold = Number(read("threshold"));
     if (threshold > 0 && threshold <= 1) state.threshold = threshold;
-    state.zoom = whole("zoom", 1, 8) ?? 1;
+    state.zoom = whole("zoom", 1, MOST_ZOOM) ?? 1;
     if (read("sort") in KIND_NAMES) state.sort = read("sort");
     if (read("only") in KIND_NAMES) state.kind = read("only");
     state.search = read("search") ?? "";
@@ -222,8 +251,10 @@ export class ExplorerPage {
     if (data.steps) state.step = (whole("step", 1, data.steps.length) ?? 0) - 1;
     const beside = /^(\d+)\.(\d+)\.(\d+)$/.exec(read("beside") ?? "");
     if (beside) {
-      const [model, ofLayer, ofHead] = beside.slice(1).map(Number);
-      if (model < data.models.length && place(ofLayer - 1, ofHead - 1)) state.second = { model, layer: ofLayer - 1, head: ofHead - 1 };
+      const [model, second, secondHead] = beside.slice(1).map(Number);
+      if (model < data.models.length && exists(second - 1, secondHead - 1)) {
+        state.second = { model, layer: second - 1, head: secondHead - 1 };
+      }
     }
   }
 
@@ -231,7 +262,10 @@ export class ExplorerPage {
     const { state, data } = this;
     const given = new URLSearchParams(location.hash.slice(1));
     const values = {
-      kind: data.groups.length > 1 ? data.groups[state.group].kind : "", layer: state.layer + 1, head: state.head + 1, view: state.view,
+      kind: data.groups.length > 1 ? data.groups[state.group].kind : "",
+      layer: state.layer + 1,
+      head: state.head + 1,
+      view: state.view,
       model: data.models.length > 1 ? state.model : "",
       level: state.level === "word" ? "word" : "",
       shade: state.shade === "absolute" ? "absolute" : "",
@@ -239,7 +273,8 @@ export class ExplorerPage {
       threshold: state.threshold || "",
       zoom: state.zoom > 1 ? state.zoom : "",
       sort: state.sort === "layer" ? "" : state.sort,
-      only: state.kind, search: state.search,
+      only: state.kind,
+      search: state.search,
       pin: state.pin ? `${state.pin.side}${state.pin.token}` : "",
       step: state.step >= 0 ? state.step + 1 : "",
       beside: state.second ? [state.second.model, state.second.layer + 1, state.second.head + 1].join(".") : "",
@@ -259,7 +294,7 @@ export class ExplorerPage {
     const before = this.state.group;
     Object.assign(this.state, values);
     if (this.state.group !== before) {
-      Object.assign(this.state, { pin: null, second: null, kind: "", sort: "layer" }, this.#telling(this.state.group, this.state.model));
+      Object.assign(this.state, { pin: null, second: null, kind: "", sort: "layer" }, this.#clearestHead(this.state.group, this.state.model));
     }
     this.hovered = null;
     this.#writeAddress();
@@ -289,8 +324,11 @@ export class ExplorerPage {
   look() {
     const { state, colours } = this;
     const { kind, isSelf } = this.data.groups[state.group];
-    const names = kind === "cross" ? { q: "To write", k: "it looks at" } : isSelf ? { q: "This token", k: "looks at" } : { q: "Query", k: "Key" };
-    return { pointing: this.#pointing(), threshold: state.threshold, isAbsolute: state.shade === "absolute", colours, names, zoom: state.zoom };
+    let names = { q: "Query", k: "Key" };
+    if (kind === "cross") names = { q: "To write", k: "it looks at" };
+    else if (isSelf) names = { q: "This token", k: "looks at" };
+    const isAbsolute = state.shade === "absolute";
+    return { pointing: this.#pointing(), threshold: state.threshold, isAbsolute, colours, names, zoom: state.zoom };
   }
 
   /** Where the pointer is; else what is held; else the step of the decoder. */
@@ -329,7 +367,7 @@ export class ExplorerPage {
   #build() {
     const { data, $ } = this;
     const tabs = data.groups.map((group, number) => {
-      const tab = element("button", "", group.label);
+      const tab = element("button", {}, group.label);
       tab.type = "button";
       tab.setAttribute("role", "tab");
       tab.addEventListener("click", () => this.change({ group: number }));
@@ -338,7 +376,6 @@ export class ExplorerPage {
     $("tabs").replaceChildren(...tabs);
     $("tabs").hidden = tabs.length < 2;
     for (const button of $("views").children) button.hidden = button.dataset.view === "image" && !data.image;
-    for (const button of $("levels").children) if (data.image && button.dataset.level === "token") button.textContent = "Patches";
     $("levels").hidden = Boolean(data.image);
     $("film").hidden = data.models.length < 2;
     $("beams").hidden = !data.beams?.length;
@@ -346,23 +383,33 @@ export class ExplorerPage {
       const special = data.groups.flatMap((group) => group.specialQueries.map((number) => group.queries[number]));
       showBeams($("beam-tree"), data.beams, special);
     }
-    const error = `to within √score ÷ ${data.levels}: ${(1 / data.levels).toFixed(3)} for a score of 1, ${(0.1 / data.levels).toFixed(4)} for one of 0.01`;
-    $("kept").textContent = data.kept === null
-      ? `Every score is here, ${error}.`
-      : `The ${data.kept} largest scores of each query are here, ${error}. They hold ${percent(data.meanShare)} of the attention on average, ${percent(data.leastShare)} at least; the rest is shown as 0.`;
+    $("kept").textContent = this.#exactness();
+  }
+
+  /** What the page says of how exact its scores are. */
+  #exactness() {
+    const { kept, leastShare, levels, meanShare } = this.data;
+    const one = (1 / levels).toFixed(3);
+    const hundredth = (0.1 / levels).toFixed(4);
+    const error = `to within √score ÷ ${levels}: ${one} for a score of 1, ${hundredth} for one of 0.01`;
+    if (kept === null) return `Every score is here, ${error}.`;
+    const shares = `${percent(meanShare)} of the attention on average, ${percent(leastShare)} at least`;
+    return `The ${kept} largest scores of each query are here, ${error}. They hold ${shares}; the rest is shown as 0.`;
   }
 
   async show() {
     const { state, data, $ } = this;
     const group = data.groups[state.group];
     [...$("tabs").children].forEach((tab, number) => tab.setAttribute("aria-selected", number === state.group));
-    const kinds = Object.keys(KIND_NAMES).filter((kind) => group.seen.flat().some((layer) => layer?.heads.some((head) => kind in head.scores)));
+    const heads = group.seen.flat().flatMap((layer) => layer?.heads ?? []);
+    const kinds = Object.keys(KIND_NAMES).filter((kind) => heads.some((head) => kind in head.scores));
     $("sort").replaceChildren(new Option("by layer", "layer"), ...kinds.map((kind) => new Option(`most ${KIND_NAMES[kind]}`, kind)));
     $("sort").value = state.sort;
     if ($("search").value !== state.search) $("search").value = state.search;
     for (const button of $("views").children) button.setAttribute("aria-pressed", button.dataset.view === state.view);
     for (const button of $("levels").children) button.setAttribute("aria-pressed", button.dataset.level === state.level);
-    for (const button of $("zooms").children) button.disabled = button.dataset.zoom === "in" ? state.zoom >= 8 : state.zoom <= 1;
+    $("zooms").querySelector("[data-zoom=in]").disabled = state.zoom >= MOST_ZOOM;
+    $("zooms").querySelector("[data-zoom=out]").disabled = state.zoom <= 1;
     $("zooms").hidden = state.view !== "matrix";
     $("threshold").value = Math.sqrt(state.threshold);
     $("threshold-said").textContent = percent(state.threshold);
@@ -382,7 +429,11 @@ export class ExplorerPage {
       this.second = null;
     }
     const { model, layer, head } = state;
-    await Promise.all([this.overview.show(state, this.colours), this.first.show({ model, layer, head }), this.second?.show(state.second)]);
+    await Promise.all([
+      this.overview.show(state, this.colours),
+      this.first.show({ model, layer, head }),
+      this.second?.show(state.second),
+    ]);
     for (const format of ["png", "svg", "json"]) $(format).disabled = !this.first.matrix;
   }
 
@@ -390,13 +441,16 @@ export class ExplorerPage {
     const { data, state } = this;
     const decoder = data.groups.find((group) => group.kind === "decoder") ?? data.groups[state.group];
     const cross = data.groups.find((group) => group.kind === "cross");
-    const readable = (group) => unitsOfTokens(group.queries, group.specialQueries).map((unit) => unit.plain || "␣");
-    const inputs = decoder.kind === "cross" ? null : readable(decoder);
-    const outputs = cross ?? null;
-    const written = outputs ? readable(outputs).map((text, number) => ({ text, token: outputs.queries[number] })) : null;
-    // Without cross-attention, what a step wrote is what the next one reads.
-    const next = !outputs && inputs ? [...inputs.slice(1).map((text, number) => ({ text, token: decoder.queries[number + 1] })), null] : null;
-    this.steps.show(data.steps, state.step, inputs, written ?? (next?.[state.step] ? next : null));
+    const readable = (group) => {
+      const units = unitsOfTokens(group.queries, group.specialQueries);
+      return units.map((unit, number) => ({ text: unit.plain || "␣", token: group.queries[number] }));
+    };
+    const read = decoder.kind === "cross" ? null : readable(decoder);
+    let written = null;
+    if (cross) written = readable(cross);
+    // Without cross-attention, what a step wrote is what the next one reads; the last one wrote nothing that is read.
+    else if (state.step < read.length - 1) written = read.slice(1);
+    this.steps.show(data.steps, state.step, read?.map(({ text }) => text), written);
   }
 
   // What the page listens to.
@@ -409,9 +463,12 @@ export class ExplorerPage {
     $("levels").addEventListener("click", (event) => event.target.dataset.level && this.change({ level: event.target.dataset.level }));
     $("zooms").addEventListener("click", (event) => {
       const factor = { in: 2, out: 0.5 }[event.target.dataset.zoom];
-      if (factor) this.change({ zoom: Math.min(Math.max(this.state.zoom * factor, 1), 8) });
+      if (factor) this.change({ zoom: Math.min(Math.max(this.state.zoom * factor, 1), MOST_ZOOM) });
     });
-    $("threshold").addEventListener("input", () => this.change({ threshold: Number((Number($("threshold").value) ** 2).toFixed(4)) }));
+    $("threshold").addEventListener("input", () => {
+      const threshold = Number($("threshold").value) ** 2; // the slider is finer where scores are small
+      this.change({ threshold: Number(threshold.toFixed(4)) });
+    });
     $("hide").addEventListener("change", () => this.change({ hide: $("hide").checked }));
     $("absolute").addEventListener("change", () => this.change({ shade: $("absolute").checked ? "absolute" : "relative" }));
     $("beside").addEventListener("click", () => this.#toggleBeside());
@@ -432,14 +489,17 @@ export class ExplorerPage {
   #toggleBeside() {
     const { state, data } = this;
     if (state.second) return this.change({ second: null });
-    const isFilm = data.models.length > 1;
-    const { layer, head } = state;
-    this.change({ second: { model: isFilm ? (state.model + data.models.length - 1) % data.models.length : state.model, layer, head } });
+    const numModels = data.models.length;
+    const model = (state.model + numModels - 1) % numModels; // the one before, if there are several
+    this.change({ second: { model, layer: state.layer, head: state.head } });
   }
 
   /** Shows the models one after the other, from the first to the last. */
   async #film() {
-    if (this.playing) return void (this.playing = false);
+    if (this.playing) {
+      this.playing = false;
+      return;
+    }
     this.playing = true;
     const button = this.$("film");
     button.textContent = "Stop";
@@ -454,26 +514,33 @@ export class ExplorerPage {
 
   async save(format) {
     const { state, data, colours } = this;
-    const group = data.groups[state.group];
-    const name = `attention-${group.kind ? `${group.kind}-` : ""}layer-${state.layer + 1}-${state.head < 0 ? "mean" : `head-${state.head + 1}`}`;
-    const { layer, head } = state;
-    const description = { title: data.title, kind: group.kind, layer: layer + 1, head: head < 0 ? "mean" : head + 1, path: group.seen[state.model][layer]?.path };
+    const { kind, seen } = data.groups[state.group];
+    const layer = state.layer + 1;
+    const head = state.head < 0 ? "mean" : state.head + 1;
+    const path = seen[state.model][state.layer]?.path;
+    const model = data.models[state.model];
+    const description = { title: data.title, kind, layer, head, path, model, level: state.level, kept: data.kept };
+    const parts = ["attention", kind, "layer", layer, head === "mean" ? "mean" : `head-${head}`];
+    const name = parts.filter((part) => part !== "").join("-");
     await this.ready;
     if (!this.first.matrix) return;
-    if (format === "json") return download(asJson({ ...description, model: data.models[state.model], level: state.level, kept: data.kept }, this.first.matrix), `${name}.json`);
-    const drawing = await this.first.drawing();
-    download(format === "png" ? await asPng(drawing, colours.card) : asSvg(drawing, colours.card), `${name}.${format}`);
+    let blob;
+    if (format === "json") blob = asJson(description, this.first.matrix);
+    else if (format === "png") blob = await asPng(await this.first.drawing(), colours.card);
+    else blob = asSvg(await this.first.drawing(), colours.card);
+    download(blob, `${name}.${format}`);
   }
 
   #key(event) {
     const { activeElement } = document;
     const isOurs = this.root.contains(activeElement) || (activeElement === document.body && this.number === 0);
-    if (!isOurs || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || activeElement.matches(TYPING)) return;
+    const isShortcut = event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented;
+    if (!isOurs || isShortcut || activeElement.matches(TYPING)) return;
     const { state, data } = this;
     const views = [...this.$("views").children].filter((button) => !button.hidden).map((button) => button.dataset.view);
     const layers = data.groups[state.group].paths.length;
     const count = (layer) => this.maps.numHeads(state.model, state.group, layer);
-    const step = (change) => {
+    const headAfter = (change) => {
       const head = state.head + change;
       if (head >= 0 && head < count(state.layer)) return { head };
       let { layer } = state;
@@ -485,8 +552,8 @@ export class ExplorerPage {
     };
     const actions = {
       Escape: () => this.change({ pin: null, step: -1 }),
-      "]": () => this.change(step(1)),
-      "[": () => this.change(step(-1)),
+      "]": () => this.change(headAfter(1)),
+      "[": () => this.change(headAfter(-1)),
       m: () => this.change({ head: state.head < 0 ? 0 : -1 }),
       v: () => this.change({ view: views[(views.indexOf(state.view) + 1) % views.length] }),
       w: () => data.image || this.change({ level: state.level === "word" ? "token" : "word" }),

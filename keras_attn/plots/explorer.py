@@ -4,6 +4,7 @@ import hashlib
 import html
 import itertools
 import json
+import math
 import numbers
 import pathlib
 import re
@@ -13,14 +14,24 @@ import numpy as np
 
 from keras_attn.files import replaced_file
 from keras_attn.plots.explorer_data import MAX_TOKENS, Encoded, packed, thumbnail
+from keras_attn.plots.figures import printable
 from keras_attn.plots.head_kinds import head_kinds, name_of_kind
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
-# In the order of their imports.
+_STYLES = ("base.css", "explorer.css")
+# Each stands after those that it imports from.
 _SCRIPTS = (
-    *("words.js", "maps.js", "drawing.js", "overview.js"),
-    *("text_view.js", "lines_view.js", "matrix_view.js", "image_view.js"),
-    *("decoding.js", "exports.js", "explorer.js"),
+    "dom.js",
+    "words.js",
+    "maps.js",
+    "drawing.js",
+    "overview.js",
+    "text_view.js",
+    "lines_view.js",
+    "matrix_view.js",
+    "image_view.js",
+    "decoding.js",
+    "explorer.js",
 )
 _KINDS = {"encoder": "Encoder", "decoder": "Decoder", "cross": "Cross-attention"}
 _ROUNDING = 2**-7  # the largest rounding error of 1 in bfloat16
@@ -94,29 +105,28 @@ def explore(
     References: [Vig, 2019](https://arxiv.org/abs/1906.05714), whose views the lines are;
     [Jain and Wallace, 2019](https://arxiv.org/abs/1902.10186), on what attention does not explain.
     """
-    if (
-        not isinstance(max_megabytes, numbers.Real)
-        or isinstance(max_megabytes, bool)
-        or not max_megabytes > 0
-    ):
+    is_number = isinstance(max_megabytes, numbers.Real) and not isinstance(max_megabytes, bool)
+    if not (is_number and max_megabytes > 0):
         raise ValueError(
             f"`max_megabytes` must be a positive number. Received: max_megabytes={max_megabytes!r}."
         )
-    picture = None if image is None else _picture(image, grid)
-    models = {**{str(other): of_other for other, of_other in (compare or {}).items()}, str(name): maps}
-    if len(models) != 1 + len(compare or {}):
+    picture = _picture(image, grid) if image is not None else None
+    models = {str(other): other_maps for other, other_maps in (compare or {}).items()}
+    if str(name) in models:
         raise ValueError(f"The names of `compare` must differ from `name`. Received: name={name!r}.")
-    kinds = [_by_kind(of_model, tokens) for of_model in models.values()]
-    if len({_is_nested(of_model) for of_model in models.values()}) > 1:
+    models[str(name)] = maps
+    kinds = [_by_kind(model_maps, tokens) for model_maps in models.values()]
+    if len({_is_nested(model_maps) for model_maps in models.values()}) > 1:
         raise ValueError("The maps of `compare` must be by kind of attention if `maps` are, and only then.")
     groups = _groups(kinds, tokens, picture)
-    layers = {
-        (m, g, row): _checked(kinds[m][group["kind"]][path], path, group, model)
-        for m, model in enumerate(models)
-        for g, group in enumerate(groups)
-        for row, path in enumerate(group["rows"][m])
-        if path is not None
-    }
+    layers = {}
+    for m, model in enumerate(models):
+        for g, group in enumerate(groups):
+            for row, layer in enumerate(group["rows"][m]):
+                if layer is not None:
+                    scores = kinds[m][group["kind"]][layer]
+                    _check_scores(scores, layer, group, model)
+                    layers[m, g, row] = scores
     encoded = Encoded(list(layers.values()), max_megabytes * 1e6)
     data = {
         "title": "Attention" if title is None else str(title),
@@ -127,14 +137,14 @@ def explore(
         "leastShare": encoded.least_share,
         "meanShare": encoded.mean_share,
         "image": picture,
-        "steps": _checked_steps(steps, groups),
-        "beams": _checked_beams(beams),
+        "steps": None if steps is None else _checked_steps(steps, groups),
+        "beams": None if beams is None else _checked_beams(beams),
     }
     heads = {}
-    for ((m, g, row), scores), of_layer in zip(layers.items(), encoded.heads):
+    for ((m, g, row), scores), encoded_heads in zip(layers.items(), encoded.heads):
         group = data["groups"][g]
         group["seen"][m][row] = {"path": groups[g]["rows"][m][row], **_seen(scores, group)}
-        heads[f"{m}.{g}.{row}"] = of_layer
+        heads[f"{m}.{g}.{row}"] = encoded_heads
     explorer = Explorer(data, heads)
     if path is not None:
         explorer.save(path)
@@ -162,16 +172,16 @@ class Explorer:
     @functools.cached_property
     def html(self):
         files = _files()
-        # Base64 holds no markup; a layer's text is read when one of its heads is opened.
-        heads = [
+        # Base64 holds no markup; the page reads a layer's text when one of its heads is opened.
+        layers = [
             f'<script type="text/plain" data-heads="{place}">{" ".join(heads)}</script>'
             for place, heads in self._heads.items()
         ]
         parts = {
             "policy": _POLICY.format(script=_sha256(files["script"]), style=_sha256(files["style"])),
-            "title": html.escape(_printable(self._data["title"])),
+            "title": html.escape(printable(self._data["title"])),
             "data": _as_json(self._data),
-            "heads": "\n".join(heads),
+            "heads": "\n".join(layers),
             "style": files["style"],
             "script": files["script"],
         }
@@ -205,27 +215,26 @@ class Explorer:
 
     def _repr_html_(self):
         # A frame of another origin: the page can neither read the notebook nor be disturbed by its styles.
+        title = html.escape(printable(self._data["title"]))
         return (
-            f'<iframe srcdoc="{html.escape(self.html)}" title="{html.escape(_printable(self._data["title"]))}" '
+            f'<iframe srcdoc="{html.escape(self.html)}" title="{title}" '
             'sandbox="allow-scripts allow-downloads" width="100%" height="760" frameborder="0"></iframe>'
         )
 
 
 @functools.cache
 def _files():
-    """The page and its parts. Scripts are joined: their imports are of each other."""
-    read = {
-        name: (_FOLDER / name).read_text("utf-8") for name in ("explorer.html", "explorer.css", *_SCRIPTS)
-    }
-    script = "\n".join(_without_modules(read[name]) for name in _SCRIPTS)
-    # As modules are: strict, and with names of their own.
+    """The page, its style and its script. The scripts are modules that import from each other; one file needs no imports."""
+    script = "\n".join(_read(name) for name in _SCRIPTS)
+    script = re.sub(r"^import .*;\n", "", script, flags=re.MULTILINE)
+    script = re.sub(r"^export ", "", script, flags=re.MULTILINE)
+    # Strict, and with names of its own, as a module is.
     script = f'"use strict";\n{{\n{script}}}\n'
-    return {"page": read["explorer.html"], "style": read["explorer.css"], "script": script}
+    return {"page": _read("explorer.html"), "style": "\n".join(map(_read, _STYLES)), "script": script}
 
 
-def _without_modules(script):
-    script = re.sub(r"^import .*?;\n", "", script, flags=re.MULTILINE | re.DOTALL)
-    return re.sub(r"^export ", "", script, flags=re.MULTILINE)
+def _read(name):
+    return (_FOLDER / name).read_text("utf-8")
 
 
 def _sha256(text):
@@ -238,10 +247,6 @@ def _as_json(value):
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _printable(text):
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def _groups(models, tokens, picture):
     """For each kind of attention: its label, its tokens, and its layers, those that the models share beside each other.
 
@@ -250,16 +255,16 @@ def _groups(models, tokens, picture):
         tokens, picture: As in `explore`.
     """
     groups = []
-    for kind in dict.fromkeys(kind for of_model in reversed(models) for kind in of_model):
-        rows = _matched([list(of_model.get(kind, ())) for of_model in models])
-        shown = next(of_model[kind] for of_model in reversed(models) if kind in of_model)
-        queries, keys = _tokens_of(kind, tokens, picture, next(iter(shown.values())).shape)
+    for kind in dict.fromkeys(kind for kinds in reversed(models) for kind in kinds):
+        rows = _matched([list(kinds.get(kind, ())) for kinds in models])
+        layers = next(kinds[kind] for kinds in reversed(models) if kind in kinds)
+        queries, keys = _tokens_for(kind, tokens, picture, next(iter(layers.values())).shape)
         groups.append(
             {
                 "kind": kind,
                 "label": _KINDS.get(kind, kind or "Attention"),
-                "queries": [_text(token) for token in queries],
-                "keys": [_text(token) for token in keys],
+                "queries": [token_text(token) for token in queries],
+                "keys": [token_text(token) for token in keys],
                 "rows": list(zip(*rows)),
                 "paths": [next(path for path in reversed(row) if path is not None) for row in rows],
             }
@@ -267,7 +272,7 @@ def _groups(models, tokens, picture):
     return groups
 
 
-def _text(token):
+def token_text(token):
     """A token as a string. A piece of byte-level BPE may be a part of a letter, so not all bytes are UTF-8."""
     return token.decode("utf-8", "replace") if isinstance(token, bytes) else str(token)
 
@@ -295,9 +300,9 @@ def _by_kind(maps, tokens):
     if not _is_nested(maps):
         maps = _from_names(maps) if isinstance(tokens, Mapping) else {"": maps}
     return {
-        str(kind): {str(path): _scores(scores, path) for path, scores in of_kind.items()}
-        for kind, of_kind in maps.items()
-        if of_kind
+        str(kind): {str(path): _scores(scores, path) for path, scores in layers.items()}
+        for kind, layers in maps.items()
+        if layers
     }
 
 
@@ -314,20 +319,21 @@ def _from_names(maps):
     return kinds
 
 
-def _tokens_of(kind, tokens, picture, shape):
-    """The tokens of queries and keys of a kind, whose scores have this shape."""
+def _tokens_for(kind, tokens, picture, shape):
+    """The tokens of the queries and keys of a kind, whose scores have this shape."""
     given = tokens
     if isinstance(tokens, Mapping):
         given = tokens.get(kind)
         if given is None and kind == "cross" and {"encoder", "decoder"} <= set(tokens):
             given = (_pair(tokens["decoder"])[0], _pair(tokens["encoder"])[1])
     if given is None and picture is not None:
-        _, length, width = shape
-        given = _patch_names(length, picture), _patch_names(width, picture)
+        _, num_queries, num_keys = shape
+        given = (_patch_names(num_queries, picture), _patch_names(num_keys, picture))
     if given is None:
+        received = f"a mapping from {list(tokens)}" if isinstance(tokens, Mapping) else repr(tokens)
         raise ValueError(
             f"`tokens` must hold the tokens of {kind or 'the layers'}: a list of strings, or a pair of lists for queries "
-            f"and keys. Received: tokens={'a mapping from ' + str(list(tokens)) if isinstance(tokens, Mapping) else tokens!r}."
+            f"and keys. Received: tokens={received}."
         )
     return _pair(given)
 
@@ -349,9 +355,11 @@ def _patch_names(length, picture):
             f"`grid` has {num_patches} patches, more than the {length} tokens of the scores. "
             f"Received: grid=({picture['rows']}, {picture['columns']})."
         )
-    before = ["[CLASS]", *(f"[REGISTER_{number}]" for number in range(1, num_before))][:num_before]
-    rows, columns = range(1, picture["rows"] + 1), range(1, picture["columns"] + 1)
-    return [*before, *(f"row {row}, column {column}" for row in rows for column in columns)]
+    names = ["[CLASS]"][:num_before]
+    names += [f"[REGISTER_{number}]" for number in range(1, num_before)]
+    for row in range(1, picture["rows"] + 1):
+        names += [f"row {row}, column {column}" for column in range(1, picture["columns"] + 1)]
+    return names
 
 
 def _scores(scores, path):
@@ -366,43 +374,47 @@ def _scores(scores, path):
     return scores
 
 
-def _checked(scores, path, group, model):
-    length, width = len(group["queries"]), len(group["keys"])
-    if scores.shape[1:] != (length, width):
+def _check_scores(scores, path, group, model):
+    num_queries = len(group["queries"])
+    num_keys = len(group["keys"])
+    if scores.shape[1:] != (num_queries, num_keys):
         raise ValueError(
-            f"The scores of {path!r} of {model!r} must have a row for each of the {length} query tokens and a column for each "
-            f"of the {width} key tokens. Received: shape={scores.shape}."
+            f"The scores of {path!r} of {model!r} must have a row for each of the {num_queries} query tokens and a column for each "
+            f"of the {num_keys} key tokens. Received: shape={scores.shape}."
         )
-    if max(length, width) > MAX_TOKENS:
+    if max(num_queries, num_keys) > MAX_TOKENS:
         raise ValueError(
-            f"`explore` shows up to {MAX_TOKENS:,} tokens. Received: {length:,} queries and {width:,} keys in {path!r}. "
+            f"`explore` shows up to {MAX_TOKENS:,} tokens. Received: {num_queries:,} queries and {num_keys:,} keys in {path!r}. "
             f"Give a part of them: scores[..., :{MAX_TOKENS}, :{MAX_TOKENS}] and its tokens."
         )
     for head in scores:
-        least, most = float(head.min()), float(head.max())
+        least = float(head.min())
+        most = float(head.max())
         # Written so that NaN, which compares as false, is rejected too.
         if not (least >= 0 and most <= 1 + _ROUNDING):
             raise ValueError(
                 "Scores must be probabilities in [0, 1], taken after the softmax and without dropout. "
                 f"Received: {path!r} with values from {least} to {most}."
             )
-    return scores
 
 
 def _described(group, special_tokens, num_models):
-    """What the page knows of a group beside its scores; of a layer that a model lacks, `seen` stays None."""
+    """What the page knows of a group beside its scores; `seen` stays None for a layer that a model lacks."""
 
     def special(tokens):
         if special_tokens is None:
             return [number for number, token in enumerate(tokens) if _SPECIAL_TOKEN.fullmatch(token)]
-        chosen = set(map(_text, special_tokens))
+        chosen = set(map(token_text, special_tokens))
         return [number for number, token in enumerate(tokens) if token in chosen]
 
-    is_self = group["queries"] == group["keys"]
     return {
-        **{name: group[name] for name in ("kind", "label", "queries", "keys", "paths")},
+        "kind": group["kind"],
+        "label": group["label"],
+        "queries": group["queries"],
+        "keys": group["keys"],
+        "paths": group["paths"],
         "seen": [[None] * len(group["paths"]) for _ in range(num_models)],
-        "isSelf": is_self,
+        "isSelf": group["queries"] == group["keys"],
         "specialQueries": special(group["queries"]),
         "specialKeys": special(group["keys"]),
     }
@@ -413,8 +425,9 @@ def _seen(scores, group):
     thumbnails = np.stack([thumbnail(head) for head in scores])
     # Equal tokens are the same number.
     token_ids = np.unique(group["queries"], return_inverse=True)[1][np.newaxis]
-    is_special = np.isin(np.arange(len(group["keys"])), group["specialKeys"])
-    special_keys = is_special[np.newaxis] if 0 < is_special.sum() < is_special.size else None
+    special_keys = np.isin(np.arange(len(group["keys"])), group["specialKeys"])[np.newaxis]
+    if not special_keys.any() or special_keys.all():
+        special_keys = None
     heads = []
     # Head by head, since maps of thousands of tokens are large.
     for head in scores:
@@ -441,8 +454,9 @@ def _picture(image, grid):
                 f"Received: {image.dtype} from {image.min()} to {image.max()}."
             )
         image = np.rint(image * 255).astype("uint8")
-    step = -(-max(image.shape[:2]) // _LONGEST_SIDE)
-    image = _shrunk(image, step) if step > 1 else image
+    step = math.ceil(max(image.shape[:2]) / _LONGEST_SIDE)
+    if step > 1:
+        image = _shrunk(image, step)
     height, width, _ = image.shape
     pixels = np.broadcast_to(image, (height, width, 3))
     return {"width": width, "height": height, "pixels": packed(pixels), "rows": rows, "columns": columns}
@@ -464,10 +478,10 @@ def check_grid(grid):
 
 
 def _shrunk(image, step):
-    """The means of squares of about `step` x `step` pixels, which together are the whole image: patches keep their places."""
+    """The means of squares of about `step` x `step` pixels. The squares cover the whole image, so patches keep their places."""
     for axis in (0, 1):
         length = image.shape[axis]
-        num_parts = -(-length // step)
+        num_parts = math.ceil(length / step)
         starts = np.arange(num_parts) * length // num_parts
         sizes = np.diff(starts, append=length)
         image = np.add.reduceat(image, starts, axis=axis, dtype="float64")
@@ -476,11 +490,9 @@ def _shrunk(image, step):
 
 
 def _checked_steps(steps, groups):
-    if steps is None:
-        return None
-    of_decoder = [group for group in groups if group["kind"] in ("decoder", "cross")] or groups
-    length = len(of_decoder[0]["queries"])
-    steps = [[[_text(token), float(probability)] for token, probability in step] for step in steps]
+    decoder_groups = [group for group in groups if group["kind"] in ("decoder", "cross")] or groups
+    length = len(decoder_groups[0]["queries"])
+    steps = [[[token_text(token), float(probability)] for token, probability in step] for step in steps]
     if len(steps) != length or not all(steps):
         raise ValueError(
             f"`steps` must hold at least one pair (token, probability) for each of the {length} queries of the decoder. "
@@ -492,17 +504,16 @@ def _checked_steps(steps, groups):
 
 
 def _checked_beams(beams):
-    if beams is None:
-        return None
     checked = []
     for tokens, log_probs, score in beams:
-        tokens, log_probs = [_text(token) for token in tokens], [float(value) for value in log_probs]
+        tokens = [token_text(token) for token in tokens]
+        log_probs = [float(value) for value in log_probs]
         if len(tokens) != len(log_probs):
             raise ValueError(
                 "`beams` must hold a log-probability for each token. "
                 f"Received: {len(tokens)} tokens, {len(log_probs)} log-probabilities."
             )
-        if not np.isfinite([*log_probs, score]).all():
+        if not np.isfinite(log_probs).all() or not math.isfinite(score):
             raise ValueError("Log-probabilities and scores of `beams` must be finite.")
         checked.append({"tokens": tokens, "logProbs": log_probs, "score": float(score)})
     return checked

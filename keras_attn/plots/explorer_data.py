@@ -6,11 +6,11 @@ import zlib
 import numpy as np
 
 MAX_TOKENS = 2048
-# What is larger is not tried as a whole.
-_MAX_WHOLE = 1 << 26
-# The page shades in 64 steps: fewer would be seen.
+# More scores than these are not tried as a whole.
+_MOST_SCORES = 1 << 26
+# The page shades in 64 steps: with fewer levels, a person would see the difference.
 _LEVELS = (255, 170, 128, 96, 80, 64)
-_KEPT_OF_ROW = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8)
+_KEPT_PER_ROW = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8)
 _THUMBNAIL = 32
 
 
@@ -56,16 +56,18 @@ class Encoded:
     """
 
     def __init__(self, layers, max_bytes):
-        self.levels, self.kept, self.least_share, self.mean_share = _LEVELS[0], None, 1.0, 1.0
-        if sum(layer.size for layer in layers) <= _MAX_WHOLE and self._fits_whole(layers, max_bytes):
+        self.kept = None
+        self.least_share = 1.0
+        self.mean_share = 1.0
+        if sum(layer.size for layer in layers) <= _MOST_SCORES and self._fits_whole(layers, max_bytes):
             return
         self.levels = _LEVELS[0]
         widest = max(layer.shape[-1] for layer in layers)
         num_rows = sum(layer.shape[0] * layer.shape[1] for layer in layers)
         # A kept key takes more than a character.
-        most = min(_KEPT_OF_ROW[0], widest, max(int(max_bytes / num_rows), 1))
+        most = min(_KEPT_PER_ROW[0], widest, max(int(max_bytes / num_rows), 1))
         largest = [[_largest(head, most) for head in layer] for layer in layers]
-        for kept in _KEPT_OF_ROW:
+        for kept in _KEPT_PER_ROW:
             if kept >= widest or kept > most:
                 continue
             self.kept = kept
@@ -74,18 +76,17 @@ class Encoded:
                 self._measure(largest, [layer.sum(axis=-1, dtype="float32") for layer in layers])
                 return
         raise ValueError(
-            f"The maps do not fit into {max_bytes / 1e6:.0f} MB, not even with {_KEPT_OF_ROW[-1]} keys for each query. "
+            f"The maps do not fit into {max_bytes / 1e6:.0f} MB, not even with {_KEPT_PER_ROW[-1]} keys for each query. "
             "Give fewer layers or fewer tokens, or a larger `max_megabytes`."
         )
 
     def _fits_whole(self, layers, max_bytes):
-        """Whether all scores fit, with as many levels as do."""
-        every = [head for layer in layers for head in layer]
-        some = every[:: max(len(every) // 12, 1)]
+        """Whether all scores fit; they are encoded with the most levels that do."""
+        heads = [head for layer in layers for head in layer]
+        sample = heads[:: max(len(heads) // 12, 1)]
         for levels in _LEVELS:
-            share = sum(len(packed(codes_of(head, levels))) for head in some) / len(some) * len(every)
-            # The other heads may be a little different.
-            if share > 1.1 * max_bytes:
+            mean_size = sum(len(packed(codes_of(head, levels))) for head in sample) / len(sample)
+            if mean_size * len(heads) > 1.1 * max_bytes:  # the other heads may be a little smaller
                 continue
             self.levels = levels
             self.heads = [[packed(codes_of(head, levels)) for head in layer] for layer in layers]
@@ -98,8 +99,8 @@ class Encoded:
 
     def _measure(self, largest, sums):
         shares = []
-        for layer, of_rows in zip(largest, sums):
-            for (_, scores), total in zip(layer, of_rows):
+        for layer, row_sums in zip(largest, sums):
+            for (_, scores), total in zip(layer, row_sums):
                 kept = scores[:, : self.kept].sum(axis=-1, dtype="float32")
                 shares.append(np.where(total > 0, kept / np.maximum(total, 1e-9), 1))
         self.least_share = float(min(share.min() for share in shares))
@@ -118,14 +119,17 @@ def _largest(head, count):
 
 def _sparse(keys, scores, kept):
     """Three planes of bytes (T, kept) in one string: codes, and the low and the high byte of the steps from key to key."""
-    keys, codes = keys[:, :kept], codes_of(scores[:, :kept])
-    order = np.argsort(keys, axis=-1)
-    keys, codes = np.take_along_axis(keys, order, axis=-1), np.take_along_axis(codes, order, axis=-1)
+    codes = codes_of(scores[:, :kept])
+    order = np.argsort(keys[:, :kept], axis=-1)
+    keys = np.take_along_axis(keys, order, axis=-1)
+    codes = np.take_along_axis(codes, order, axis=-1)
     # A key without attention is not stepped to.
     keys = np.maximum.accumulate(np.where(codes > 0, keys, 0), axis=-1)
     steps = np.diff(keys, axis=-1, prepend=0).astype("uint16")
     width = scores.shape[-1]
     if kept > width:  # a narrower layer of the same page
-        codes, steps = (np.pad(plane, [(0, 0), (0, kept - width)]) for plane in (codes, steps))
+        padding = [(0, 0), (0, kept - width)]
+        codes = np.pad(codes, padding)
+        steps = np.pad(steps, padding)
     planes = [codes, (steps & 255).astype("uint8"), (steps >> 8).astype("uint8")]
     return packed(np.stack(planes))

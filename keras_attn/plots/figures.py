@@ -17,7 +17,8 @@ _DOTS_PER_INCH = 150
 # The largest rounding error of a score of 1 in bfloat16.
 _ROUNDING = 2**-7
 # The end colours of matplotlib's "Blues", for the scores 0 and 1.
-_LIGHT, _DARK = np.array([247, 251, 255]), np.array([8, 48, 107])
+_LIGHT = np.array([247, 251, 255])
+_DARK = np.array([8, 48, 107])
 
 
 def plot_attention(attention_scores, source_tokens, target_tokens, title=None, path=None):
@@ -216,8 +217,8 @@ def _import(module):
 
 def _check_maps(attention_scores, source_tokens, target_tokens):
     """Returns the scores as float32 of shape (N, T, S) and the labels as printable strings, or raises."""
-    source_tokens = [_printable(token) for token in source_tokens]
-    target_tokens = [_printable(token) for token in target_tokens]
+    source_tokens = [printable(token) for token in source_tokens]
+    target_tokens = [printable(token) for token in target_tokens]
     scores = _check_scores(attention_scores, len(target_tokens), len(source_tokens))
     return scores, source_tokens, target_tokens
 
@@ -294,6 +295,6 @@ def _need_room(tokens):
     return max(len(token) for token in tokens) > 2
 
 
-def _printable(token):
+def printable(token):
     """Spells out control characters, which no font can draw."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(token))

@@ -4,10 +4,8 @@ import numpy as np
 
 _CLEAR = 0.5
 _MOSTLY = 0.8
-# Positions at most so far away are local.
-_LOCAL = 2
-# Places of two texts that differ by at most so much of their lengths are the same.
-_NEAR = 0.1
+_LOCAL = 2  # tokens at most so far away are local
+_NEAR = 0.1  # places of two texts that differ by at most so much of their lengths are the same
 
 
 def head_kinds(scores, is_self, token_ids=None, special_keys=None):
@@ -47,9 +45,8 @@ def head_kinds(scores, is_self, token_ids=None, special_keys=None):
         kinds[kind] = _mean_where((scores * np.expand_dims(keys, -3)).sum(axis=-1), asked)
 
     is_first = np.broadcast_to(np.arange(num_keys) == 0, (num_queries, num_keys))
-    # A text's first token is its own first.
-    add("first", is_first, np.arange(num_queries) > 0 if is_self else True)
     if is_self:
+        add("first", is_first, np.arange(num_queries) > 0)  # the first token itself has no choice
         distance = np.arange(num_queries)[:, None] - np.arange(num_keys)
         add("previous", distance == 1)
         if not _is_causal(scores):
@@ -57,6 +54,7 @@ def head_kinds(scores, is_self, token_ids=None, special_keys=None):
         add("own", distance == 0)
         add("local", np.abs(distance) <= _LOCAL)
     else:
+        add("first", is_first)
         away = np.abs(_places(num_queries)[:, None] - _places(num_keys))
         add("diagonal", away <= max(_NEAR, 1 / num_keys))
     if special_keys is not None:
@@ -76,8 +74,10 @@ def name_of_kind(kinds):
         best = "first"
     if best and clear[best] >= _CLEAR:
         return best
-    wide = [kind for kind in ("local", "broad") if kinds.get(kind, 0) >= _MOSTLY]
-    return wide[0] if wide else "mixed"
+    for kind in ("local", "broad"):
+        if kinds.get(kind, 0) >= _MOSTLY:
+            return kind
+    return "mixed"
 
 
 def _chooses(scores, is_self):
@@ -87,7 +87,9 @@ def _chooses(scores, is_self):
         return attends & (scores.shape[-1] > 1)
     # A sharp head may round all scores of a row but one to 0: what a query could see is told by the whole map.
     is_token = attends | (scores > 0).any(axis=(1, 2))
-    visible = is_token[:, None] & (np.tri(scores.shape[-1], dtype=bool) if _is_causal(scores) else True)
+    visible = np.broadcast_to(is_token[:, None], (len(scores), *scores.shape[-2:]))
+    if _is_causal(scores):
+        visible = np.tril(visible)
     return attends & (visible.sum(axis=-1) > 1)
 
 

@@ -1,7 +1,8 @@
 // The image itself: what a patch looks at glows.
 
-import { inflated, lineOf } from "./maps.js";
-import { ScrolledCanvas, element } from "./drawing.js";
+import { inflated, largestOf, lineOf } from "./maps.js";
+import { ScrolledCanvas } from "./drawing.js";
+import { element } from "./dom.js";
 
 const LARGEST = 560;
 const GLOW = "#ffb000";
@@ -32,19 +33,19 @@ export class ImageView {
     this.penOf = penOf;
     this.image = image;
     this.side = "q";
-    const wrap = element("div", "image-view");
-    this.others = element("div", "chips");
-    const choice = element("div", "modes");
+    const wrap = element("div", { className: "image-view" });
+    this.others = element("div", { className: "chips" });
+    const choice = element("div", { className: "modes" });
     choice.setAttribute("role", "group");
     choice.setAttribute("aria-label", "Direction");
     this.sides = [["q", "looks at"], ["k", "is looked at by"]].map(([side, text]) => {
-      const button = element("button", "", `The patch ${text}`);
+      const button = element("button", {}, `The patch ${text}`);
       button.type = "button";
       button.addEventListener("click", () => this.#turn(side));
       choice.append(button);
       return [side, button];
     });
-    this.space = element("div", "image-box");
+    this.space = element("div", { className: "image-box" });
     wrap.append(choice, this.others, this.space);
     box.replaceChildren(wrap);
     this.scrolled = new ScrolledCanvas(this.space, () => this.#draw());
@@ -81,7 +82,7 @@ export class ImageView {
     const units = (this.side === "q" ? this.matrix.rows : this.matrix.columns).slice(0, Math.max(this.before, 0));
     this.others.replaceChildren(
       ...units.map((unit, number) => {
-        const chip = element("button", "chip", unit.text);
+        const chip = element("button", { className: "chip" }, unit.text);
         chip.type = "button";
         chip.dataset.unit = number;
         chip.addEventListener("pointerenter", () => this.actions.point({ side: this.side, unit: number }));
@@ -109,8 +110,9 @@ export class ImageView {
     scrolled.prepare(1, this.size.height);
     drawImageWith(this.penOf(scrolled.context), picture, image, matrix, look, this.size);
     const { pointing } = look;
-    const names = pointing && (pointing.side === "q" ? matrix.rows : matrix.columns);
-    scrolled.canvas.setAttribute("aria-label", pointing ? `The image; ${names[pointing.unit].text} is chosen.` : "The image; no patch is chosen.");
+    const names = pointing?.side === "q" ? matrix.rows : matrix.columns;
+    const chosen = pointing ? names[pointing.unit].text : "no patch";
+    scrolled.canvas.setAttribute("aria-label", `The image; ${chosen} is chosen.`);
     look.note(pointing ? "" : "Point at a patch: what it looks at glows.");
   }
 
@@ -150,13 +152,14 @@ export class ImageView {
 function drawImageWith(pen, picture, image, matrix, look, { width, height }) {
   pen.bitmap(picture, 0, 0, width, height, image.width > SMALL);
   const { pointing } = look;
-  const num = image.rows * image.columns;
-  const [cellWidth, cellHeight] = [width / image.columns, height / image.rows];
+  const numPatches = image.rows * image.columns;
+  const cellWidth = width / image.columns;
+  const cellHeight = height / image.rows;
   const corner = (patch) => [(patch % image.columns) * cellWidth, Math.floor(patch / image.columns) * cellHeight];
   if (!pointing) return;
   const scores = lineOf(matrix, pointing);
-  const patches = scores.subarray(scores.length - num);
-  const largest = look.isAbsolute ? 1 : patches.reduce((most, score) => Math.max(most, score), 0);
+  const patches = scores.subarray(scores.length - numPatches);
+  const largest = look.isAbsolute ? 1 : largestOf(patches);
   patches.forEach((score, patch) => {
     const [x, y] = corner(patch);
     // In proportion, since what is under it must be seen: the square root would cover most of an image.
@@ -165,7 +168,7 @@ function drawImageWith(pen, picture, image, matrix, look, { width, height }) {
     pen.box(x, y, cellWidth, cellHeight, { fill: GLOW, alpha: 0.8 * share });
   });
   const units = pointing.side === "q" ? matrix.rows : matrix.columns;
-  const chosen = pointing.unit - (units.length - num);
+  const chosen = pointing.unit - (units.length - numPatches);
   if (chosen >= 0) pen.box(...corner(chosen), cellWidth, cellHeight, { stroke: CHOSEN, lineWidth: 3 });
 }
 

@@ -1,7 +1,8 @@
 // Two columns of tokens and a line for each score: queries on the left, keys on the right.
 
-import { lineOf } from "./maps.js";
-import { ScrolledCanvas, fitted, percent, strength } from "./drawing.js";
+import { largestOf, lineOf } from "./maps.js";
+import { ScrolledCanvas, fitted, strength } from "./drawing.js";
+import { percent } from "./dom.js";
 
 const ROW = 22;
 const TOP = 34;
@@ -45,9 +46,12 @@ export function drawLines(pen, matrix, layout, look, lines, { top, bottom }) {
   const { colours, pointing } = look;
   const isSeen = (y1, y2) => Math.max(y1, y2) >= top - ROW && Math.min(y1, y2) <= bottom + ROW;
   const scores = pointing ? lineOf(matrix, pointing) : null;
-  const largest = look.isAbsolute ? 1 : (scores ? scores.reduce((most, score) => Math.max(most, score), 0) : matrix.largest);
+  let { largest } = matrix;
+  if (look.isAbsolute) largest = 1;
+  else if (scores) largest = largestOf(scores);
   const draw = (query, key, score) => {
-    const [y1, y2] = [middleOf(query), middleOf(key)];
+    const y1 = middleOf(query);
+    const y2 = middleOf(key);
     if (!isSeen(y1, y2)) return;
     const strong = strength(score, largest);
     pen.curve(layout.left + 6, y1, layout.right - 6, y2, {
@@ -75,12 +79,14 @@ export function drawLines(pen, matrix, layout, look, lines, { top, bottom }) {
       const y = middleOf(unit);
       const isChosen = pointing?.side === side && pointing.unit === unit;
       const share = scores && pointing.side !== side ? scores[unit] : 0;
-      if (isChosen) pen.box(align === "right" ? x - width : x, y - ROW / 2 + 1, width, ROW - 2, { stroke: colours.mark, lineWidth: 1.5 });
+      const isQuiet = units[unit].isSpecial || (scores && !isChosen && pointing.side === side);
+      const box = [align === "right" ? x - width : x, y - ROW / 2 + 1, width, ROW - 2];
+      if (isChosen) pen.box(...box, { stroke: colours.mark, lineWidth: 1.5 });
       if (share > 0 && share >= look.threshold) {
-        pen.box(align === "right" ? x - width : x, y - ROW / 2 + 1, width, ROW - 2, { fill: colours.line, alpha: 0.32 * strength(share, largest) });
+        pen.box(...box, { fill: colours.line, alpha: 0.32 * strength(share, largest) });
       }
       pen.label(fitted(pen, units[unit].text, width - 10, LINE_PIXELS), align === "right" ? x - 5 : x + 5, y, {
-        fill: units[unit].isSpecial || (scores && !isChosen && pointing.side === side) ? colours.quiet : colours.ink,
+        fill: isQuiet ? colours.quiet : colours.ink,
         pixels: LINE_PIXELS,
         align,
         weight: isChosen ? 650 : 400,
@@ -133,8 +139,11 @@ export class LinesView {
     if (!look.pointing) this.lines ??= linesOf(matrix, look.threshold, look.isAbsolute ? 1 : matrix.largest);
     scrolled.context.translate(0, -seen.top);
     drawLines(pen, matrix, this.layout, look, this.lines?.lines ?? [], { top: seen.top, bottom: seen.top + seen.height });
-    scrolled.canvas.setAttribute("aria-label", `Lines from ${matrix.rows.length} queries to ${matrix.columns.length} keys; the view Text can be read.`);
-    if (!look.pointing) look.note(this.lines.areAll ? "" : `The ${this.lines.lines.length.toLocaleString("en")} strongest lines are drawn; point at a word for all of its own.`);
+    const size = `${matrix.rows.length} queries to ${matrix.columns.length} keys`;
+    scrolled.canvas.setAttribute("aria-label", `Lines from ${size}; the view Text can be read.`);
+    if (look.pointing) return;
+    const count = this.lines.lines.length.toLocaleString("en");
+    look.note(this.lines.areAll ? "" : `The ${count} strongest lines are drawn; point at a word for all of its own.`);
   }
 
   #unit(event) {

@@ -101,7 +101,6 @@ export function matrixOf(scores, numKeys, rows, columns) {
   const values = new Float32Array(rows.length * width);
   const single = columns.every((unit) => unit.tokens.length === 1);
   const keys = Int32Array.from(columns, (unit) => unit.tokens[0]);
-  let largest = 0;
   rows.forEach((row, r) => {
     const share = 1 / row.tokens.length;
     for (const query of row.tokens) {
@@ -112,8 +111,12 @@ export function matrixOf(scores, numKeys, rows, columns) {
       }
     }
   });
-  for (const value of values) if (value > largest) largest = value;
-  return { rows, columns, values, largest, at: (row, column) => values[row * width + column] };
+  return { rows, columns, values, largest: largestOf(values), at: (row, column) => values[row * width + column] };
+}
+
+/** The largest of an array of scores, which may be too long for Math.max. */
+export function largestOf(scores) {
+  return scores.reduce((most, score) => Math.max(most, score), 0);
 }
 
 /** The scores of a query's row, or of a key's column. */

@@ -1,9 +1,11 @@
 // A row for each query, a column for each key, a cell for each score.
 
-import { ScrolledCanvas, element, fitted, stepOf } from "./drawing.js";
+import { ScrolledCanvas, fitted, stepOf } from "./drawing.js";
+import { element } from "./dom.js";
 
 const PIXELS = 13;
 const SMALLEST_LABELLED = 12;
+const LARGEST_CELL = 34;
 const SLANT = -Math.PI / 3;
 
 function matrixLayout(matrix, width, height, zoom, pen) {
@@ -11,18 +13,22 @@ function matrixLayout(matrix, width, height, zoom, pen) {
   const labelWidth = Math.min(widest(matrix.rows), 150, width * 0.35) + 10;
   const labelHeight = Math.min(widest(matrix.columns), 120) * Math.sin(-SLANT) + 22;
   const fitting = (left, top) => Math.min((width - left - 46) / matrix.columns.length, (height - top - 4) / matrix.rows.length);
-  let [left, top] = [labelWidth, labelHeight];
-  let cell = Math.min(fitting(left, top), 34) * zoom;
+  let left = labelWidth;
+  let top = labelHeight;
+  let cell = Math.min(fitting(left, top), LARGEST_CELL) * zoom;
   const isWideEnough = (width - left - 46) / matrix.columns.length >= SMALLEST_LABELLED;
   // A short text keeps its labels: the box scrolls then.
-  if (cell < SMALLEST_LABELLED && (isWideEnough || matrix.columns.length <= 64)) cell = Math.max(cell, isWideEnough || zoom > 1 ? SMALLEST_LABELLED : cell);
+  const isShort = isWideEnough || (zoom > 1 && matrix.columns.length <= 64);
+  if (isShort) cell = Math.max(cell, SMALLEST_LABELLED);
   const isLabelled = cell >= SMALLEST_LABELLED;
   if (!isLabelled) {
-    [left, top] = [16, 22];
-    cell = Math.min(fitting(left, top), 34) * zoom;
+    left = 16;
+    top = 22;
+    cell = Math.min(fitting(left, top), LARGEST_CELL) * zoom;
   }
   if (cell > 1) cell = Math.floor(cell * 4) / 4;
-  return { left, top, cell, isLabelled, width: left + cell * matrix.columns.length + 44, height: top + cell * matrix.rows.length + 4 };
+  const size = { width: left + cell * matrix.columns.length + 44, height: top + cell * matrix.rows.length + 4 };
+  return { left, top, cell, isLabelled, ...size };
 }
 
 /** The scores as a bitmap, a pixel each. */
@@ -49,7 +55,8 @@ export function bitmapOf(matrix, look) {
 export function drawMatrix(pen, matrix, layout, look, bitmap, { left: x0, top: y0, width, height }) {
   const { left, top, cell, isLabelled } = layout;
   const { colours, pointing } = look;
-  const [rows, columns] = [matrix.rows.length, matrix.columns.length];
+  const rows = matrix.rows.length;
+  const columns = matrix.columns.length;
   pen.clip(left, top, width - left, height - top, () => {
     pen.bitmap(bitmap, left - x0, top - y0, cell * columns, cell * rows);
     pen.box(left - x0, top - y0, cell * columns, cell * rows, { stroke: colours.edge });
@@ -62,7 +69,8 @@ export function drawMatrix(pen, matrix, layout, look, bitmap, { left: x0, top: y
   const isOn = (side, unit) => pointing && (pointing.side === side ? pointing.unit : pointing.other) === unit;
   if (isLabelled) {
     pen.clip(0, top, left, height - top, () => {
-      const [first, last] = [Math.max(Math.floor((y0 - cell) / cell), 0), Math.min(Math.ceil((y0 + height) / cell), rows)];
+      const first = Math.max(Math.floor((y0 - cell) / cell), 0);
+      const last = Math.min(Math.ceil((y0 + height) / cell), rows);
       for (let row = first; row < last; row++) {
         const unit = matrix.rows[row];
         pen.label(fitted(pen, unit.text, left - 8, PIXELS), left - 6, top - y0 + (row + 0.5) * cell, {
@@ -72,7 +80,8 @@ export function drawMatrix(pen, matrix, layout, look, bitmap, { left: x0, top: y
       }
     });
     pen.clip(left - 12, 0, width - left + 12, top, () => {
-      const [first, last] = [Math.max(Math.floor((x0 - cell) / cell), 0), Math.min(Math.ceil((x0 + width) / cell), columns)];
+      const first = Math.max(Math.floor((x0 - cell) / cell), 0);
+      const last = Math.min(Math.ceil((x0 + width) / cell), columns);
       for (let column = first; column < last; column++) {
         const unit = matrix.columns[column];
         pen.label(fitted(pen, unit.text, (top - 14) / Math.sin(-SLANT), PIXELS), left - x0 + (column + 0.5) * cell - 1, top - 6, {
@@ -83,7 +92,8 @@ export function drawMatrix(pen, matrix, layout, look, bitmap, { left: x0, top: y
     });
     return;
   }
-  pen.label(`${look.names.q} ↓`, 8, top + Math.min(height - top, cell * rows) / 2, { fill: colours.quiet, pixels: 11, angle: -Math.PI / 2, align: "center" });
+  const middle = top + Math.min(height - top, cell * rows) / 2;
+  pen.label(`${look.names.q} ↓`, 8, middle, { fill: colours.quiet, pixels: 11, angle: -Math.PI / 2, align: "center" });
   pen.label(`${look.names.k} →`, left, 11, { fill: colours.quiet, pixels: 11 });
 }
 
@@ -120,7 +130,8 @@ export class MatrixView {
     this.seen = scrolled.prepare(this.layout.width, this.layout.height);
     this.bitmap ??= bitmapOf(matrix, look);
     drawMatrix(pen, matrix, this.layout, look, this.bitmap, this.seen);
-    scrolled.canvas.setAttribute("aria-label", `Matrix of ${matrix.rows.length} queries and ${matrix.columns.length} keys; the view Text can be read.`);
+    const size = `${matrix.rows.length} queries and ${matrix.columns.length} keys`;
+    scrolled.canvas.setAttribute("aria-label", `Matrix of ${size}; the view Text can be read.`);
     look.note("");
   }
 
@@ -138,11 +149,13 @@ export class MatrixView {
   }
 
   static drawing(matrix, look, measure) {
-    const size = matrix.columns.length;
-    const layout = matrixLayout(matrix, Math.max(760, size <= 128 ? size * 18 + 240 : size + 240), Math.max(600, matrix.rows.length * (size <= 128 ? 18 : 1) + 160), 1, measure);
+    const cell = matrix.columns.length <= 128 ? 18 : 1;
+    const wide = Math.max(760, matrix.columns.length * cell + 240);
+    const high = Math.max(600, matrix.rows.length * cell + 160);
+    const layout = matrixLayout(matrix, wide, high, 1, measure);
     const bitmap = bitmapOf(matrix, look);
-    const { width, height } = layout;
-    return { ...layout, draw: (pen) => drawMatrix(pen, matrix, layout, look, bitmap, { left: 0, top: 0, width, height }) };
+    const whole = { left: 0, top: 0, width: layout.width, height: layout.height };
+    return { ...layout, draw: (pen) => drawMatrix(pen, matrix, layout, look, bitmap, whole) };
   }
 
   close() {

@@ -1,7 +1,8 @@
 // All heads at a glance: thumbnails by layer and head, or sorted by a kind of head.
 
-import { inflated, shareOf } from "./maps.js";
-import { element, percent, stepOf } from "./drawing.js";
+import { inflated, largestOf, shareOf } from "./maps.js";
+import { stepOf } from "./drawing.js";
+import { element, elementAtKey, percent } from "./dom.js";
 
 export const KIND_NAMES = {
   previous: "previous token",
@@ -53,14 +54,15 @@ export class Overview {
       button.setAttribute("aria-pressed", isChosen);
       button.tabIndex = isChosen ? 0 : -1;
     }
-    if (!this.parts.grid.querySelector('[tabindex="0"]')) this.parts.grid.querySelector("button")?.setAttribute("tabindex", 0);
+    const { grid } = this.parts;
+    if (!grid.querySelector('[tabindex="0"]')) grid.querySelector("button")?.setAttribute("tabindex", 0);
   }
 
   async #thumbnails(model, group) {
     const place = `${model}.${group}`;
     if (!this.decoded.has(place)) {
-      const layers = this.data.groups[group].seen[model];
-      this.decoded.set(place, Promise.all(layers.map(async (layer) => layer && { ...layer, codes: await inflated(layer.thumbnails) })));
+      const withCodes = async (layer) => layer && { ...layer, codes: await inflated(layer.thumbnails) };
+      this.decoded.set(place, Promise.all(this.data.groups[group].seen[model].map(withCodes)));
     }
     return this.decoded.get(place);
   }
@@ -69,58 +71,62 @@ export class Overview {
     this.#showChips(state, layers);
     const isSorted = state.sort !== "layer";
     const heads = layers.flatMap((layer, l) => layer?.heads.map((head, h) => ({ ...head, layer: l, head: h })) ?? []);
+    const words = state.search.toLowerCase().split(/\s+/).filter(Boolean);
     const matches = (head) => {
-      const text = `layer ${head.layer + 1} head ${head.head + 1} l${head.layer + 1}h${head.head + 1} ${KIND_NAMES[head.kind]} ${layers[head.layer].path}`;
-      const words = state.search.toLowerCase().split(/\s+/).filter(Boolean);
-      return (!state.kind || head.kind === state.kind) && words.every((word) => text.toLowerCase().includes(word));
+      const l = head.layer + 1;
+      const h = head.head + 1;
+      const text = `layer ${l} head ${h} l${l}h${h} ${KIND_NAMES[head.kind]} ${layers[head.layer].path}`.toLowerCase();
+      return (!state.kind || head.kind === state.kind) && words.every((word) => text.includes(word));
     };
     const { grid } = this.parts;
     grid.classList.toggle("sorted", isSorted);
     if (isSorted) {
-      const found = heads.filter(matches).sort((a, b) => (b.scores[state.sort] ?? 0) - (a.scores[state.sort] ?? 0));
-      grid.replaceChildren(...found.map((head) => this.#button(head, layers, colours, state.sort)));
-      if (!found.length) grid.append(element("p", "hint", "No head is like this."));
+      const score = (head) => head.scores[state.sort] ?? 0;
+      const shown = heads.filter(matches).sort((a, b) => score(b) - score(a));
+      grid.replaceChildren(...shown.map((head) => this.#button(head, layers, colours, state.sort)));
+      if (!shown.length) grid.append(element("p", { className: "hint" }, "No head is like this."));
       return;
     }
     const most = Math.max(1, ...layers.map((layer) => layer?.heads.length ?? 0));
     grid.style.setProperty("--columns", most + 1);
     const rows = layers.map((layer, l) => {
-      const row = element("div", "layer");
+      const row = element("div", { className: "layer" });
       row.setAttribute("role", "group");
       row.setAttribute("aria-label", `Layer ${l + 1}`);
-      const label = element("span", "layer-name", String(l + 1));
+      const label = element("span", { className: "layer-name" }, String(l + 1));
       label.title = this.data.groups[state.group].paths[l];
       if (!layer) {
-        row.append(label, element("span", "hint absent", `not in ${this.data.models[state.model]}`));
+        row.append(label, element("span", { className: "hint absent" }, `not in ${this.data.models[state.model]}`));
         return row;
       }
       label.title = layer.path;
-      const cells = layer.heads.map((head, h) => {
-        const found = { ...head, layer: l, head: h };
-        const button = this.#button(found, layers, colours, null);
-        button.classList.toggle("other", !matches(found));
+      const cells = layer.heads.map((kind, h) => {
+        const head = { ...kind, layer: l, head: h };
+        const button = this.#button(head, layers, colours, null);
+        button.classList.toggle("other", !matches(head));
         return button;
       });
       const mean = this.#button({ layer: l, head: -1, kind: null, scores: {} }, layers, colours, null);
       row.append(label, ...cells, mean);
       return row;
     });
-    const head = element("div", "layer names");
-    head.setAttribute("aria-hidden", "true");
-    head.append(element("span", "layer-name"), ...Array.from({ length: most }, (_, h) => element("span", "", String(h + 1))), element("span", "", "all"));
-    grid.replaceChildren(head, ...rows);
+    const numbers = Array.from({ length: most }, (_, h) => element("span", {}, String(h + 1)));
+    const corner = element("span", { className: "layer-name" });
+    const names = element("div", { className: "layer names" }, corner, ...numbers, element("span", {}, "all"));
+    names.setAttribute("aria-hidden", "true");
+    grid.replaceChildren(names, ...rows);
   }
 
   #showChips(state, layers) {
     const counts = {};
-    for (const layer of layers) for (const head of layer?.heads ?? []) counts[head.kind] = (counts[head.kind] ?? 0) + 1;
+    for (const { kind } of layers.flatMap((layer) => layer?.heads ?? [])) counts[kind] = (counts[kind] ?? 0) + 1;
     const kinds = Object.keys(KIND_NAMES).filter((kind) => counts[kind]);
     this.parts.chips.replaceChildren(
       ...kinds.map((kind) => {
-        const chip = element("button", "chip", KIND_NAMES[kind]);
+        const chip = element("button", { className: "chip" }, KIND_NAMES[kind]);
         chip.type = "button";
         chip.title = KIND_MEANINGS[kind];
-        chip.append(element("span", "count", String(counts[kind])));
+        chip.append(element("span", { className: "count" }, String(counts[kind])));
         chip.setAttribute("aria-pressed", state.kind === kind);
         chip.addEventListener("click", () => this.choose({ kind: state.kind === kind ? "" : kind }));
         return chip;
@@ -129,15 +135,18 @@ export class Overview {
   }
 
   #button(head, layers, colours, sort) {
-    const button = element("button", "thumbnail");
+    const button = element("button", { className: "thumbnail" });
     button.type = "button";
     button.dataset.place = `${head.layer}.${head.head}`;
-    const name = head.head < 0 ? `Layer ${head.layer + 1}, mean of its heads` : `Layer ${head.layer + 1}, head ${head.head + 1}`;
+    const part = head.head < 0 ? "mean of its heads" : `head ${head.head + 1}`;
     const kind = head.kind ? `: ${KIND_NAMES[head.kind]}` : "";
-    button.setAttribute("aria-label", `${name}${kind}`);
-    button.title = `${name}${kind}`;
+    button.title = `Layer ${head.layer + 1}, ${part}${kind}`;
+    button.setAttribute("aria-label", button.title);
     button.append(picture(layers[head.layer], head.head, colours));
-    if (sort) button.append(element("span", "caption", `${head.layer + 1}·${head.head + 1}  ${percent(head.scores[sort] ?? 0)}`));
+    if (sort) {
+      const caption = `${head.layer + 1}·${head.head + 1}  ${percent(head.scores[sort] ?? 0)}`;
+      button.append(element("span", { className: "caption" }, caption));
+    }
     button.addEventListener("click", () => this.choose({ layer: head.layer, head: head.head }));
     return button;
   }
@@ -145,12 +154,10 @@ export class Overview {
   /** The arrow keys go through the thumbnails, which are one stop of the Tab key. */
   #move(event) {
     const buttons = [...this.parts.grid.querySelectorAll("button")];
-    const here = buttons.indexOf(document.activeElement);
-    if (here < 0) return;
+    if (!buttons.length) return;
     const top = (button) => button.getBoundingClientRect().top;
-    const wide = buttons.filter((button) => Math.abs(top(button) - top(buttons[0])) < 2).length;
-    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: wide, ArrowUp: -wide }[event.key];
-    const next = buttons[event.key === "Home" ? 0 : event.key === "End" ? buttons.length - 1 : here + step];
+    const columns = buttons.filter((button) => Math.abs(top(button) - top(buttons[0])) < 2).length;
+    const next = elementAtKey(buttons, event, columns);
     if (!next) return;
     event.preventDefault();
     next.focus();
@@ -172,7 +179,7 @@ function picture(layer, head, colours) {
     if (head >= 0) shares[place] = shareOf(layer.codes[head * plane + place]);
     else for (let other = 0; other < count; other++) shares[place] += shareOf(layer.codes[other * plane + place]) / count;
   }
-  const largest = shares.reduce((most, share) => Math.max(most, share), 0);
+  const largest = largestOf(shares);
   shares.forEach((share, place) => image.data.set([...colours.bytes[stepOf(share, largest)], 255], 4 * place));
   context.putImageData(image, 0, 0);
   return canvas;

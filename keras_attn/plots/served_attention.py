@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from keras_attn.plots.explorer import explore
+from keras_attn.plots.explorer import explore, token_text
 
 _KINDS = ("encoder", "decoder", "cross")
 
@@ -45,20 +45,20 @@ def explore_answer(answer, title=None, path=None):
             f"Received: {names}."
         )
     if "grid" in answer:
-        return _of_image(answer, title, path)
+        return _explore_image(answer, title, path)
     tokens = _tokens(answer)
     maps = {}
     for kind in kinds:
-        queries, keys = (len(side) for side in _sides(kind, tokens))
+        queries, keys = _sides(kind, tokens)
         if queries and keys:
-            maps[kind] = _layers(answer, kind, queries, keys)
+            maps[kind] = _layers(answer, kind, len(queries), len(keys))
     if not maps:
         raise ValueError("The answer has no token: it is that of an empty text.")
     steps = None
     if "next_tokens" in answer and {"decoder", "cross"} & set(maps):
         steps = _steps(answer, len(tokens["decoder"]))
-    of_kinds = {kind: _sides(kind, tokens) for kind in maps}
-    return explore(maps, of_kinds, steps=steps, title=title, path=path)
+    sides = {kind: _sides(kind, tokens) for kind in maps}
+    return explore(maps, sides, steps=steps, title=title, path=path)
 
 
 def _is_part(answer, kind):
@@ -90,13 +90,15 @@ def _sides(kind, tokens):
     """The tokens of queries and keys."""
     if kind != "cross":
         return tokens[kind], tokens[kind]
-    # A translator's page names a step by the token that it writes. What only reads writes none.
-    is_written = len(tokens["target"]) == len(tokens["decoder"])
-    return tokens["target" if is_written else "decoder"], tokens["encoder"]
+    # A step of a translator is named by the token that it writes. A decoder that only reads a text (BART) writes none.
+    writes = len(tokens["target"]) == len(tokens["decoder"])
+    queries = tokens["target"] if writes else tokens["decoder"]
+    return queries, tokens["encoder"]
 
 
 def _layers(answer, kind, queries, keys):
-    scores, names = np.asarray(answer[f"{kind}_attention"], "float32"), answer[f"{kind}_layers"]
+    scores = np.asarray(answer[f"{kind}_attention"], "float32")
+    names = answer[f"{kind}_layers"]
     if scores.ndim != 4 or len(scores) != len(names) or scores.shape[2] < queries or scores.shape[3] < keys:
         raise ValueError(
             f"`{kind}_attention` must have shape (L, N, T, S) for {len(names)} layers, {queries} queries and {keys} keys. "
@@ -108,18 +110,20 @@ def _layers(answer, kind, queries, keys):
 def _steps(answer, length):
     steps = []
     rows = zip(
-        *(answer[name] for name in ("next_tokens", "next_probabilities", "target_tokens", "token_scores"))
+        answer["next_tokens"], answer["next_probabilities"], answer["target_tokens"], answer["token_scores"]
     )
     for tokens, probabilities, target, score in list(rows)[:length]:
         step = list(zip(map(_text, tokens), map(float, probabilities)))
-        if (target := _text(target)) and target not in dict(step):
+        target = _text(target)
+        if target and target not in dict(step):
             step.append((target, math.exp(score)))
         steps.append(step)
     return steps
 
 
-def _of_image(answer, title, path):
-    grid, image = tuple(int(number) for number in answer["grid"]), np.asarray(answer["image"], "uint8")
+def _explore_image(answer, title, path):
+    grid = tuple(int(number) for number in answer["grid"])
+    image = np.asarray(answer["image"], "uint8")
     scores = np.asarray(answer["encoder_attention"], "float32")
     if scores.ndim != 4:
         raise ValueError(
@@ -139,4 +143,4 @@ def _is_base64(value):
 def _text(value):
     if _is_base64(value):
         value = base64.b64decode(value["b64"])
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return token_text(value)

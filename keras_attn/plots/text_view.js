@@ -1,7 +1,8 @@
 // The texts themselves: point at a word and see what it looks at, or in the other text, what looks at it.
 
-import { lineOf } from "./maps.js";
-import { element, stepOf } from "./drawing.js";
+import { largestOf, lineOf } from "./maps.js";
+import { stepOf } from "./drawing.js";
+import { element, elementAtKey, moveFocus } from "./dom.js";
 
 export class TextView {
   constructor(box, actions) {
@@ -10,8 +11,8 @@ export class TextView {
     this.blocks = {};
     box.replaceChildren(
       ...["q", "k"].map((side) => {
-        const block = element("section", "text-block");
-        const words = element("div", "flow");
+        const block = element("section", { className: "text-block" });
+        const words = element("div", { className: "flow" });
         words.dir = "auto";
         words.setAttribute("role", "listbox");
         words.setAttribute("aria-label", side === "q" ? "Queries" : "Keys");
@@ -19,11 +20,11 @@ export class TextView {
         block.append(heading, words);
         this.blocks[side] = { words, heading, units: null, steps: [] };
         words.addEventListener("scroll", () => this.look && this.draw(this.look), { passive: true });
-        words.addEventListener("pointerover", (event) => this.#point(side, event.target));
+        words.addEventListener("pointerover", (event) => this.#act(actions.point, side, event.target));
         words.addEventListener("pointerleave", () => actions.point(null));
-        words.addEventListener("click", (event) => this.#pin(side, event.target));
+        words.addEventListener("click", (event) => this.#act(actions.pin, side, event.target));
         words.addEventListener("keydown", (event) => this.#key(side, event));
-        words.addEventListener("focusin", (event) => event.target.matches(":focus-visible") && this.#point(side, event.target));
+        words.addEventListener("focusin", ({ target }) => target.matches(":focus-visible") && this.#act(actions.point, side, target));
         return block;
       }),
     );
@@ -47,9 +48,9 @@ export class TextView {
     for (const [side, { words, steps }] of Object.entries(this.blocks)) {
       const isShaded = pointing && pointing.side !== side;
       const scores = isShaded ? lineOf(matrix, pointing) : null;
-      const largest = look.isAbsolute || !scores ? 1 : scores.reduce((most, score) => Math.max(most, score), 0);
+      const largest = look.isAbsolute || !scores ? 1 : largestOf(scores);
       const cells = words.children;
-      const [first, last] = seenOf(words);
+      const [first, last] = visibleRange(words);
       for (let unit = first; unit < last; unit++) {
         const isHidden = scores && scores[unit] < look.threshold;
         const step = scores && !isHidden ? stepOf(scores[unit], largest) : -1;
@@ -74,7 +75,7 @@ export class TextView {
     block.steps = [];
     block.words.replaceChildren(
       ...units.map((unit, number) => {
-        const word = element("span", "word", unit.plain === "" ? "␣" : unit.plain);
+        const word = element("span", { className: "word" }, unit.plain === "" ? "␣" : unit.plain);
         word.setAttribute("role", "option");
         word.setAttribute("aria-selected", "false");
         word.tabIndex = number ? -1 : 0;
@@ -85,38 +86,25 @@ export class TextView {
     );
   }
 
-  #unit(side, target) {
+  /** Calls an action with the word that is the target of an event, if it is one. */
+  #act(action, side, target) {
     const unit = [...this.blocks[side].words.children].indexOf(target);
-    return unit < 0 ? null : { side, unit };
-  }
-
-  #point(side, target) {
-    const found = this.#unit(side, target);
-    if (found) this.actions.point(found);
-  }
-
-  #pin(side, target) {
-    const found = this.#unit(side, target);
-    if (found) this.actions.pin(found);
+    if (unit >= 0) action({ side, unit });
   }
 
   #key(side, event) {
     const words = [...this.blocks[side].words.children];
-    const here = words.indexOf(document.activeElement);
-    if (here < 0) return;
+    const here = document.activeElement;
+    if (!words.includes(here)) return;
     if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
-      this.actions.pin({ side, unit: here });
+      this.actions.pin({ side, unit: words.indexOf(here) });
       return;
     }
-    const isRightToLeft = getComputedStyle(words[here]).direction === "rtl";
-    const step = { ArrowRight: isRightToLeft ? -1 : 1, ArrowLeft: isRightToLeft ? 1 : -1, ArrowDown: 1, ArrowUp: -1 }[event.key];
-    const next = words[event.key === "Home" ? 0 : event.key === "End" ? words.length - 1 : here + step];
+    const next = elementAtKey(words, event);
     if (!next) return;
     event.preventDefault();
-    words[here].tabIndex = -1;
-    next.tabIndex = 0;
-    next.focus();
+    moveFocus(here, next);
     this.actions.point({ side, unit: words.indexOf(next) });
   }
 
@@ -125,10 +113,11 @@ export class TextView {
   }
 }
 
-/** The first child that can be seen, or nearly, and the one after the last: a long text is shaded where it is looked at. */
-function seenOf(words) {
+/** The numbers of the first child that can be seen, or nearly, and of the one after the last: of a long text, only these are shaded. */
+function visibleRange(words) {
   const firstBelow = (y) => {
-    let [low, high] = [0, words.children.length];
+    let low = 0;
+    let high = words.children.length;
     while (low < high) {
       const middle = (low + high) >> 1;
       if (words.children[middle].offsetTop < y) low = middle + 1;

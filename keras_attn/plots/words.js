@@ -43,44 +43,60 @@ export function piecesOf(tokens, special) {
 
 /** What is written for each token: a space of its own and a continued word can be seen. */
 export function unitsOfTokens(tokens, special) {
-  return piecesOf(tokens, special).map((piece, number) => ({
-    text: piece.text === "" ? "␣" : piece.startsWord || !number || !WORD.test(piece.text[0]) ? piece.text : `·${piece.text}`,
-    plain: piece.text,
-    tokens: [number],
-    startsWord: piece.startsWord,
-    isSpecial: Boolean(piece.isSpecial),
-  }));
+  return piecesOf(tokens, special).map((piece, number) => {
+    const continuesWord = number > 0 && !piece.startsWord && WORD.test(piece.text[0]);
+    return {
+      text: continuesWord ? `·${piece.text}` : piece.text || "␣",
+      plain: piece.text,
+      tokens: [number],
+      startsWord: piece.startsWord,
+      isSpecial: Boolean(piece.isSpecial),
+    };
+  });
 }
 
-/** Tokens joined to words {text, plain, tokens, startsWord, isSpecial}. Punctuation stands alone. */
+/** Tokens joined to words {text, plain, tokens, startsWord, isSpecial}. Punctuation stands alone; so do spaces at the end (`isSpace`). */
 export function unitsOfWords(tokens, special) {
   const words = [];
-  let space = []; // a space that is a token of its own belongs to the word that follows
-  piecesOf(tokens, special).forEach((piece, number) => {
-    if (!piece.text) return void space.push(number);
+  let spaces = []; // a space that is a token of its own belongs to the word that follows
+  for (const piece of wholeCharacters(piecesOf(tokens, special))) {
+    if (!piece.text) {
+      spaces.push(...piece.tokens);
+      continue;
+    }
+    const startsWord = piece.startsWord || spaces.length > 0;
     const last = words.at(-1);
-    const startsWord = piece.startsWord || space.length > 0;
-    const isOneCharacter = last?.bytes && piece.bytes && (last.text.endsWith(UNFINISHED) || last.text.startsWith("<0x"));
-    if (isOneCharacter && !startsWord) {
+    if (last && !startsWord && isOneWord(last, piece)) {
+      last.text += piece.text;
+      last.tokens.push(...piece.tokens);
+    } else {
+      words.push({ text: piece.text, tokens: [...spaces, ...piece.tokens], startsWord, isSpecial: Boolean(piece.isSpecial) });
+    }
+    spaces = [];
+  }
+  if (spaces.length) words.push({ text: "␣", tokens: spaces, startsWord: true, isSpecial: false, isSpace: true });
+  for (const word of words) word.plain = word.text;
+  return words;
+}
+
+/** Pieces with their `tokens`; those that are bytes of one character are joined to one piece. */
+function wholeCharacters(pieces) {
+  const joined = [];
+  pieces.forEach((piece, number) => {
+    const last = joined.at(-1);
+    const continuesCharacter = last?.bytes && piece.bytes && !piece.startsWord && decoded(last.bytes).endsWith(UNFINISHED);
+    if (continuesCharacter) {
       last.bytes.push(...piece.bytes);
       last.text = decoded(last.bytes);
       last.tokens.push(number);
-      return;
-    }
-    const isOneWord =
-      last && !startsWord && !last.isSpecial && !piece.isSpecial &&
-      WORD.test(last.text.at(-1)) && WORD.test(piece.text[0]) && !UNSPACED.test(last.text + piece.text);
-    if (isOneWord) {
-      last.text += piece.text;
-      last.bytes = last.bytes && piece.bytes ? [...last.bytes, ...piece.bytes] : null;
-      last.tokens.push(number);
     } else {
-      const bytes = piece.bytes ? [...piece.bytes] : null;
-      words.push({ text: piece.text, tokens: [...space, number], startsWord, isSpecial: Boolean(piece.isSpecial), bytes });
+      joined.push({ ...piece, bytes: piece.bytes && [...piece.bytes], tokens: [number] });
     }
-    space = [];
   });
-  if (space.length) words.push({ text: "␣", tokens: space, startsWord: true, isSpecial: false });
-  for (const word of words) word.plain = word.text;
-  return words;
+  return joined;
+}
+
+function isOneWord(one, other) {
+  if (one.isSpecial || other.isSpecial || UNSPACED.test(one.text + other.text)) return false;
+  return WORD.test(one.text.at(-1)) && WORD.test(other.text[0]);
 }

@@ -6,7 +6,9 @@ import pathlib
 
 import numpy as np
 import pytest
-from helpers_explorer import softmax_scores
+from helpers_browser import Frame
+from helpers_explorer import EXPLORER, softmax_scores
+from selenium.webdriver.common.keys import Keys
 
 from keras_attn.plots import explore
 
@@ -15,7 +17,6 @@ pytestmark = pytest.mark.extended  # a browser takes seconds to start
 SOURCE = ["▁the", "▁tired", "▁dog", "▁sleep", "s", "</s>"]
 TARGET = ["▁der", "▁müde", "▁Hund", "▁schläft", "</s>"]
 INPUTS = ["<s>", *TARGET[:-1]]
-EXPLORER = "document.querySelector('[data-explorer]').explorer"
 
 
 def translation_maps(rng, num_layers=3, num_heads=2):
@@ -84,13 +85,6 @@ def click(page, selector):
     settled(page)
 
 
-def shown(page, selector):
-    """The texts of the visible elements."""
-    return page.evaluate(
-        f"[...document.querySelectorAll({json.dumps(selector)})].filter(e => e.checkVisibility()).map(e => e.textContent)"
-    )
-
-
 def ink(page, selector):
     """How many pixels of a canvas are drawn, and how many colours they have."""
     return page.evaluate(
@@ -130,24 +124,24 @@ def test_sparse_heads_are_decoded_as_the_largest_of_each_query(open_page, rng):
     decoded = scores_of(page, model=0, group=0, layer=0, head=1).reshape(31, 300)
     largest = np.sort(scores[1], axis=-1)[:, -kept][:, np.newaxis]
     assert decoded == pytest.approx(np.where(scores[1] >= largest, scores[1], 0), abs=4e-3)
-    [said] = shown(page, part("kept"))
+    [said] = page.visible(part("kept"))
     assert f"The {kept} largest scores of each query are here" in said
 
 
 def test_a_person_clicks_through_kinds_heads_and_views(open_page, rng):
     maps, explorer = translation(rng)
     page = open_page(explorer)
-    assert shown(page, "h1") == ["A dog"]
+    assert page.visible("h1") == ["A dog"]
     # It begins with cross-attention, the layer before the last, the mean of its heads.
-    assert shown(page, f"{part('first')} h2") == ["Layer 2 · mean of heads"]
+    assert page.visible(f"{part('first')} h2") == ["Layer 2 · mean of heads"]
     assert page.evaluate("document.querySelectorAll('.thumbnail').length") == 3 * (2 + 1)
     for number, label in enumerate(("Encoder", "Decoder", "Cross-attention"), 1):
         click(page, f"{part('tabs')} button:nth-child({number})")
-        assert shown(page, f"{part('tabs')} [aria-selected=true]") == [label]
+        assert page.visible(f"{part('tabs')} [aria-selected=true]") == [label]
         click(page, '[data-place="2.1"]')
-        assert shown(page, f"{part('first')} h2") == ["Layer 3 · Head 2"]
+        assert page.visible(f"{part('first')} h2") == ["Layer 3 · Head 2"]
         kind = list(maps)[number - 1]
-        assert shown(page, ".path") == [f"{kind} 2"]
+        assert page.visible(".path") == [f"{kind} 2"]
         for view in ("lines", "matrix"):
             click(page, f'[data-view="{view}"]')
             drawn, colours = ink(page, ".view-canvas")
@@ -155,7 +149,7 @@ def test_a_person_clicks_through_kinds_heads_and_views(open_page, rng):
             assert colours > 5
         click(page, '[data-view="text"]')
         queries = {"encoder": SOURCE, "decoder": INPUTS, "cross": TARGET}[kind]
-        words = shown(page, ".text-block:first-child .word")
+        words = page.visible(".text-block:first-child .word")
         assert words == [token.replace("▁", "") for token in queries]
 
 
@@ -164,7 +158,7 @@ def test_pointing_at_a_word_shades_what_it_looks_at_and_says_it(open_page, rng):
     page = open_page(explorer, "#kind=cross&layer=1&head=2&view=text")
     scores = maps["cross"]["cross 0"][1]
     page.point_at(".text-block:first-child .word:nth-child(3)")
-    [said] = shown(page, ".said")
+    [said] = page.visible(".said")
     best = int(scores[2].argmax())
     assert said.startswith(f"Hund looks at {SOURCE[best].replace('▁', '')} ")
     assert float(said.split(" ")[4]) == pytest.approx(100 * scores[2].max(), abs=1)
@@ -175,12 +169,12 @@ def test_pointing_at_a_word_shades_what_it_looks_at_and_says_it(open_page, rng):
     assert int(np.argmin(brightness)) == best
     # From the other side: who looks at it.
     page.point_at(".text-block:last-child .word:nth-child(1)")
-    [said] = shown(page, ".said")
+    [said] = page.visible(".said")
     best = int(scores[:, 0].argmax())
     assert said.startswith(f"the is looked at by {TARGET[best].replace('▁', '')} ")
     click(page, ".text-block:last-child .word:nth-child(2)")
     assert state(page)["pin"] == {"side": "k", "token": 1}
-    page.key("Escape", 27)
+    page.type(Keys.ESCAPE)
     settled(page)
     assert state(page)["pin"] is None
 
@@ -201,11 +195,10 @@ def test_the_pointer_finds_words_on_both_sides_of_a_canvas(open_page, rng, view)
         }})()"""
     )
     for place, expected in zip(places, ("Hund looks at ", "s is looked at by ")):
-        page.call("Input.dispatchMouseEvent", type="mouseMoved", **place)
-        [said] = shown(page, ".said")
+        page.move_pointer(**place)
+        [said] = page.visible(".said")
         assert said.startswith(expected)
-    for kind in ("mousePressed", "mouseReleased"):
-        page.call("Input.dispatchMouseEvent", type=kind, **places[0], button="left", clickCount=1)
+    page.move_pointer(**places[0]).click().perform()
     settled(page)
     assert state(page)["pin"] == {"side": "q", "token": 2}
 
@@ -214,7 +207,7 @@ def test_words_join_tokens_by_the_mean_of_queries_and_the_sum_of_keys(open_page,
     maps, explorer = translation(rng)
     page = open_page(explorer, "#kind=encoder&layer=1&head=1&view=text")
     click(page, '[data-level="word"]')
-    assert shown(page, ".text-block:first-child .word") == ["the", "tired", "dog", "sleeps", "</s>"]
+    assert page.visible(".text-block:first-child .word") == ["the", "tired", "dog", "sleeps", "</s>"]
     joined = np.array(page.evaluate(f"[...{EXPLORER}.first.matrix.values]")).reshape(5, 5)
     scores = maps["encoder"]["encoder 0"][0].astype("float64")
     expected = np.concatenate(
@@ -223,7 +216,7 @@ def test_words_join_tokens_by_the_mean_of_queries_and_the_sum_of_keys(open_page,
     expected = np.concatenate([expected[:3], expected[3:5].mean(axis=0, keepdims=True), expected[5:]])
     assert joined == pytest.approx(expected, abs=4e-3)
     click(page, part("hide"))
-    assert shown(page, ".text-block:last-child .word") == ["the", "tired", "dog", "sleeps"]
+    assert page.visible(".text-block:last-child .word") == ["the", "tired", "dog", "sleeps"]
     hidden = np.array(page.evaluate(f"[...{EXPLORER}.first.matrix.values]")).reshape(4, 4)
     assert hidden == pytest.approx(expected[:4, :4], abs=4e-3)
 
@@ -244,7 +237,7 @@ def words_of(page):
         # SentencePiece with bytes for what has no piece: é is two of them.
         (
             ["▁caf", "<0xC3>", "<0xA9>", "▁2", "016", "-", "▁", "x"],
-            [["caf", [0]], ["é", [1, 2]], ["2016", [3, 4]], ["-", [5]], ["x", [6, 7]]],
+            [["café", [0, 1, 2]], ["2016", [3, 4]], ["-", [5]], ["x", [6, 7]]],
             ["caf", "<0xC3>", "<0xA9>", "2", "·016", "-", "␣", "·x"],
         ),
         # Byte-level BPE (GPT-2): "über" is Ã¼ber, a space Ġ.
@@ -288,7 +281,7 @@ def test_a_threshold_hides_small_scores(open_page, rng):
     set_value(page, part("threshold"), 0.9)
     after, _ = ink(page, ".view-canvas")
     assert state(page)["threshold"] == pytest.approx(0.81)
-    assert shown(page, part("threshold-said")) == ["81 %"]
+    assert page.visible(part("threshold-said")) == ["81 %"]
     assert after < before
 
 
@@ -296,19 +289,19 @@ def test_steps_show_the_best_tokens_and_point_at_their_row(open_page, rng):
     maps, explorer = translation(rng)
     page = open_page(explorer, "#kind=cross&layer=1&head=1")
     set_value(page, f"{part('steps')} input", 3)
-    assert shown(page, f"{part('steps')} output") == ["step 3 of 5"]
-    assert shown(page, ".bars .token") == ["Hund", "other0", "other1", "other2", "other3"]
-    assert shown(page, ".bars .percent") == ["63 %", "30 %", "15 %", "7.5 %", "3.8 %"]
-    assert shown(page, ".bars .chosen .token") == ["Hund"]
-    assert shown(page, ".read") == ["After <s>dermüde it wrote Hund"]
+    assert page.visible(f"{part('steps')} output") == ["step 3 of 5"]
+    assert page.visible(".bars .token") == ["Hund", "other0", "other1", "other2", "other3"]
+    assert page.visible(".bars .percent") == ["63 %", "30 %", "15 %", "7.5 %", "3.8 %"]
+    assert page.visible(".bars .chosen .token") == ["Hund"]
+    assert page.visible(".read") == ["After <s>dermüde it wrote Hund"]
     best = int(maps["cross"]["cross 0"][0, 2].argmax())
-    [said] = shown(page, ".said")
+    [said] = page.visible(".said")
     assert said.startswith(f"Hund looks at {SOURCE[best].replace('▁', '')} ")
-    page.key(".", 190)
+    page.type(".")
     settled(page)
     assert state(page)["step"] == 3
     click(page, f"{part('tabs')} button:nth-child(1)")  # an encoder has no steps
-    assert not shown(page, f"{part('steps')} output")
+    assert not page.visible(f"{part('steps')} output")
 
 
 def test_beams_are_a_tree_whose_branches_share_their_beginning(open_page, rng):
@@ -318,7 +311,7 @@ def test_beams_are_a_tree_whose_branches_share_their_beginning(open_page, rng):
         "[...document.querySelectorAll('.beam-tree .run')].map(run => [...run.querySelectorAll('.token')].map(t => t.textContent).join(' '))"
     )
     assert runs == ["der müde", "Hund schläft </s>", "Kater schläft </s>", "ein </s>"]
-    assert shown(page, ".beam-tree .score") == [
+    assert page.visible(".beam-tree .score") == [
         "No. 1, score -0.100",
         "No. 2, score -0.200",
         "No. 3, score -0.500",
@@ -332,8 +325,8 @@ def test_heads_are_sorted_and_searched_by_kind(open_page):
     maps = {"a": np.stack([even, own]), "b": np.stack([previous, even])}
     page = open_page(explore(maps, list("abcdefg")))
     # It begins with the head that has the clearest kind.
-    assert shown(page, f"{part('first')} .kind")[0] in ("own token", "previous token")
-    assert shown(page, ".chip") == ["previous token1", "own token1", "broad2"]
+    assert page.visible(f"{part('first')} .kind")[0] in ("own token", "previous token")
+    assert page.visible(".chip") == ["previous token1", "own token1", "broad2"]
     set_value(page, part("sort"), "previous")
     placed = page.evaluate("[...document.querySelectorAll('.thumbnail')].map(e => e.dataset.place)")
     assert placed[0] == "1.0"
@@ -365,14 +358,14 @@ def test_the_address_holds_the_whole_state(open_page, rng):
     assert state(other) == wanted
     assert wanted["second"] == {"model": 0, "layer": 1, "head": 1}
     odd = "#kind=nothing&layer=99&head=-7&view=x&model=5&threshold=7&pin=z9&step=99&beside=9.9.9&zoom=0&sort=__proto__"
-    assert shown(open_page(explorer, odd), f"{part('first')} h2") == ["Layer 2 · mean of heads"]
+    assert open_page(explorer, odd).visible(f"{part('first')} h2") == ["Layer 2 · mean of heads"]
 
 
 def test_two_models_stand_side_by_side_and_play_as_a_film(open_page, rng):
     maps, explorer = translation(rng, compare={"epoch 1": translation_maps(rng)}, name="epoch 9")
     page = open_page(explorer, "#kind=cross&layer=1&head=1&view=matrix")
     click(page, part("beside"))
-    assert shown(page, f"{part('second')} h2") == ["Layer 1 · Head 1"]
+    assert page.visible(f"{part('second')} h2") == ["Layer 1 · Head 1"]
     values = [page.evaluate(f"[...{EXPLORER}.{pane}.matrix.values]") for pane in ("first", "second")]
     assert values[0] == pytest.approx(maps["cross"]["cross 0"][0].ravel(), abs=4e-3)
     assert values[1] != pytest.approx(values[0], abs=4e-3)
@@ -388,22 +381,22 @@ def test_every_layer_of_two_models_is_reached_and_the_page_says_where_one_has_no
     page = open_page(
         explore(small, TARGET, compare={"large": large}, name="small"), "#layer=1&head=1&view=matrix"
     )
-    assert shown(page, ".layer .absent") == ["not in small"] * 2
+    assert page.visible(".layer .absent") == ["not in small"] * 2
     assert page.evaluate("[...document.querySelectorAll('.thumbnail')].map(e => e.dataset.place)") == [
         *("0.0", "0.1", "0.2", "0.3", "0.-1")
     ]
     click(page, '[data-place="0.3"]')
-    page.key("]", 221)  # the next layer that has heads is the same one
+    page.type("]")  # the next layer that has heads is the same one
     settled(page)
     assert (state(page)["layer"], state(page)["head"]) == (0, 0)
     click(page, '[data-place="0.3"]')
     set_value(page, f"{part('first')} select", 0)
-    assert shown(page, f"{part('first')} .absent") == ["large has no head 4 in this layer: it has 2."]
+    assert page.visible(f"{part('first')} .absent") == ["large has no head 4 in this layer: it has 2."]
     assert page.evaluate(f"document.querySelector('{part('json')}').disabled")
-    assert not shown(page, ".layer .absent")
+    assert not page.visible(".layer .absent")
     for number, (name, scores) in enumerate(large.items()):
         click(page, f'[data-place="{number}.1"]')
-        assert shown(page, ".path") == [name]
+        assert page.visible(".path") == [name]
         values = page.evaluate(f"[...{EXPLORER}.first.matrix.values]")
         assert values == pytest.approx(scores[1].ravel(), abs=4e-3)
         click(page, f'[data-place="{number}.-1"]')
@@ -411,8 +404,8 @@ def test_every_layer_of_two_models_is_reached_and_the_page_says_where_one_has_no
         assert values == pytest.approx(scores.mean(axis=0).ravel(), abs=4e-3)
     click(page, '[data-place="2.0"]')
     click(page, part("beside"))
-    assert shown(page, f"{part('second')} .absent") == ["small has no layer 3 of this kind."]
-    assert shown(page, f"{part('second')} h2") == ["Layer 3 · Head 1"]
+    assert page.visible(f"{part('second')} .absent") == ["small has no layer 3 of this kind."]
+    assert page.visible(f"{part('second')} h2") == ["Layer 3 · Head 1"]
     for view in ("text", "lines", "matrix"):
         click(page, f'[data-view="{view}"]')
         page.evaluate(f"{EXPLORER}.point({{side: 'q', unit: 1}})")
@@ -421,13 +414,13 @@ def test_every_layer_of_two_models_is_reached_and_the_page_says_where_one_has_no
     )
     assert state(other) == state(page)
     set_value(page, f"{part('second')} select", 0)
-    assert not shown(page, ".absent")
+    assert not page.visible(".absent")
     assert page.evaluate(f"[...{EXPLORER}.second.matrix.values]") == pytest.approx(
         large["c"][0].ravel(), abs=4e-3
     )
     # The pane where nothing was can show a head again, and the other way round.
     set_value(page, f"{part('first')} select", 1)
-    assert shown(page, f"{part('first')} .absent") == ["small has no layer 3 of this kind."]
+    assert page.visible(f"{part('first')} .absent") == ["small has no layer 3 of this kind."]
     page.click(part("film"))
     page.wait_for(f"document.querySelector('{part('film')}').textContent === 'Play film'")
 
@@ -438,14 +431,14 @@ def test_a_kind_that_one_model_lacks_is_said(open_page, rng):
     other = {**maps, "decoder": {"y": softmax_scores(rng, 2, 5, 5)}}
     page = open_page(explore(maps, tokens, compare={"other": other}, name="this"))
     click(page, f"{part('tabs')} button:nth-child(2)")
-    assert shown(page, f"{part('first')} .absent") == ["this has no layer 1 of this kind."]
-    assert shown(page, ".layer .absent") == ["not in this"]
-    for key, code in (("]", 221), ("m", 77), ("v", 86)):
-        page.key(key, code)
+    assert page.visible(f"{part('first')} .absent") == ["this has no layer 1 of this kind."]
+    assert page.visible(".layer .absent") == ["not in this"]
+    for key in "]mv":
+        page.type(key)
         settled(page)
     set_value(page, f"{part('first')} select", 0)
     click(page, '[data-place="0.1"]')
-    assert shown(page, ".path") == ["y"]
+    assert page.visible(".path") == ["y"]
 
 
 def test_an_image_glows_where_its_patch_looks(open_page):
@@ -462,11 +455,11 @@ def test_an_image_glows_where_its_patch_looks(open_page):
           canvas.scrollIntoView({{block: "center"}});
           const frame = canvas.getBoundingClientRect();
           const {{width, height}} = {EXPLORER}.first.view.size;
-          return {{x: frame.left + width * 5 / 6, y: frame.top + height / 4, width, height}};
+          return {{width, height, place: {{x: frame.left + width * 5 / 6, y: frame.top + height / 4}}}};
         }})()"""
     )
-    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=corner["x"], y=corner["y"])
-    [said] = shown(page, ".said")
+    page.move_pointer(**corner["place"])
+    [said] = page.visible(".said")
     assert said.startswith("row 1, column 3 looks at row 2, column 2 94 %")
     bright = page.evaluate(
         f"""(() => {{
@@ -527,8 +520,8 @@ def test_markup_in_tokens_and_titles_does_nothing(open_page):
     )
     page = open_page(explorer, "#view=text")
     page.point_at(".text-block:first-child .word:nth-child(1)")
-    assert shown(page, ".text-block:first-child .word") == tokens
-    assert shown(page, "h1") == [script]
+    assert page.visible(".text-block:first-child .word") == tokens
+    assert page.visible("h1") == [script]
     for view in ("lines", "matrix"):
         click(page, f'[data-view="{view}"]')
     assert page.evaluate("document.title") == script
@@ -538,59 +531,47 @@ def test_markup_in_tokens_and_titles_does_nothing(open_page):
 def test_the_keys_of_the_keyboard_go_everywhere(open_page, rng):
     _, explorer = translation(rng)
     page = open_page(explorer, "#kind=encoder&layer=1&head=1&view=lines")
-    for key, code, expected in (
-        ("]", 221, {"layer": 0, "head": 1}),
-        ("]", 221, {"layer": 1, "head": 0}),
-        ("[", 219, {"layer": 0, "head": 1}),
-        ("m", 77, {"head": -1}),
-        ("v", 86, {"view": "matrix"}),
-        ("w", 87, {"level": "word"}),
-        ("h", 72, {"hide": True}),
-        ("k", 75, {"group": 1}),
+    for key, expected in (
+        ("]", {"layer": 0, "head": 1}),
+        ("]", {"layer": 1, "head": 0}),
+        ("[", {"layer": 0, "head": 1}),
+        ("m", {"head": -1}),
+        ("v", {"view": "matrix"}),
+        ("w", {"level": "word"}),
+        ("h", {"hide": True}),
+        ("k", {"group": 1}),
     ):
-        page.key(key, code)
+        page.type(key)
         settled(page)
         assert state(page) | expected == state(page), key
-    page.key("b", 66)
+    page.type("b")
     settled(page)
     assert state(page)["second"]
-    page.key("/", 191)
+    page.type("/")
     page.type("own")
     assert state(page)["search"] == "own"
     page.focus('.thumbnail[tabindex="0"]')
     here = page.evaluate("document.activeElement.dataset.place")
-    page.key("ArrowDown", 40)
+    page.type(Keys.ARROW_DOWN)
     settled(page)
     layer, head = map(int, here.split("."))
     assert page.evaluate("document.activeElement.dataset.place") == f"{(layer + 1)}.{head}"
     # Words of the text, too.
-    page.key("v", 86)
+    page.type("v")
     settled(page)
     page.focus(".text-block:first-child .word")
-    page.key("ArrowRight", 39)
-    assert page.evaluate("document.activeElement.textContent") == "tired" or shown(page, ".said")
+    page.type(Keys.ARROW_RIGHT)
+    assert page.evaluate("document.activeElement.textContent") == "tired" or page.visible(".said")
 
 
-def test_several_explorers_stand_in_one_notebook(browser, open_page, rng):
+def test_several_explorers_stand_in_one_notebook(open_page, rng):
     frames = [translation(rng, title=title)[1]._repr_html_() for title in ("one", "two", "three")]
     page = open_page("<!doctype html><title>notebook</title>" + "".join(frames))
     page.wait_for("document.querySelectorAll('iframe').length === 3")
-    titles = []
-    # Each frame has an origin of its own, and so a process of its own.
-    targets = browser.call("Target.getTargets", filter=[{"type": "iframe"}])["targetInfos"]
-    for target in targets:
-        session = browser.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)[
-            "sessionId"
-        ]
-        counted = "[document.querySelector('h1').textContent, document.querySelectorAll('.thumbnail').length, location.hash]"
-        answer = browser.call(
-            *("Runtime.evaluate", session),
-            expression=f"new Promise(done => setTimeout(() => done({counted}), 500))",
-            awaitPromise=True,
-            returnByValue=True,
-        )
-        titles.append(answer["result"]["value"])
-    assert sorted(titles) == [["one", 9, ""], ["three", 9, ""], ["two", 9, ""]]
+    for number, title in enumerate(("one", "two", "three")):
+        frame = Frame(page, f"document.querySelectorAll('iframe')[{number}]")
+        frame.wait_for("document.querySelectorAll('.thumbnail').length === 9")
+        assert frame.evaluate("[document.querySelector('h1').textContent, location.hash]") == [title, ""]
 
 
 @pytest.mark.parametrize(
