@@ -1,87 +1,91 @@
 """A server that answers the page's routes with fixed answers, for what a real model does not do when asked to."""
 
+import copy
 import html
 import http.server
 import json
+import pathlib
 import threading
 import time
 import urllib.parse
 
-from keras_attn.serve import attention_pages
-from keras_attn.serve.page_files import HEADERS, page_files
-from keras_attn.tasks import Translator
+from keras_attn.export import read_task_declaration
+from keras_attn.serve.pages import ATTENTION_HEADERS, HEADERS, page_files
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 NUM_BEAMS, MAX_LENGTH, MAX_SOURCE = 4, 16, 63
+# True when the page shows the whole answer to what was asked last.
+IS_DONE = (
+    "document.querySelector('#answer').getAttribute('aria-busy') === 'false' && "
+    "document.querySelector('#time').textContent !== ''"
+)
 MARKUP = "<img src=x onerror=document.title='hurt'>"
 # What the texts of tests are answered with, and for each character of the answer the source character it came from.
 KNOWN = {"4th of July 2016": ("2016-07-04", [12, 13, 14, 15, 15, 7, 7, 0, 0, 0])}
+TRANSLATOR = read_task_declaration(ROOT / "saved_models" / "dates" / "1")
 
 
-def _signature(names_of_inputs, outputs):
-    inputs = {
-        name: {
-            "dtype": Translator.signature_inputs[name].dtype.name,
-            "shape": [-1]
-            + [Translator.signature_inputs[name].size] * bool(Translator.signature_inputs[name].size),
-        }
-        for name in names_of_inputs
-    }
-    strings = ("outputs", "status", "source_tokens", "target_tokens", "tokens")
-    shapes = {"outputs": [-1, NUM_BEAMS], "scores": [-1, NUM_BEAMS]}
-    return {
-        "inputs": inputs,
-        "outputs": {
-            name: {"dtype": "string" if name in strings else "float32", "shape": shapes.get(name, [-1, -1])}
-            for name in outputs
-        },
-    }
-
-
-def _model(name, kind, signatures):
-    neutral = {
-        name: given.neutral
-        for name, given in Translator.signature_inputs.items()
-        if given.neutral is not None
-    }
+def described(name, declaration, shows_attention=False):
+    """What `/page/models` says of a model with a declaration, whose graph has what it declares."""
+    signatures = {}
+    for signature_name, signature in declaration["signatures"].items():
+        inputs = {name: _info(declared.get("neutral")) for name, declared in signature["inputs"].items()}
+        outputs = {name: {"dtype": "string", "shape": [None]} for name in signature["outputs"]}
+        signatures[signature_name] = {"inputs": inputs, "outputs": outputs}
     return {
         "name": name,
         "version": 1,
-        "kind": kind,
-        "shows_attention": kind == "translator",
+        "task": declaration,
+        "shows_attention": shows_attention,
         "signatures": signatures,
-        "neutral": {**neutral, "length_penalty": 1.0}
-        if signatures.keys() & {"translate", "generate"}
-        else {},
-        "meanings": {name: given.meaning for name, given in Translator.signature_inputs.items()},
+        "neutral": {},
     }
 
 
-_TRANSLATOR = {
-    name: _signature(each.inputs, each.outputs)
-    for name, each in Translator.signatures.items()
-    if name != "encode"
-}
-_GENERATOR = {
-    "serving_default": _signature(["inputs"], ["outputs"]),
-    "generate": _signature(
-        [name for name in Translator.signatures["translate"].inputs if name != "target_prefix"],
-        ["outputs", "scores", "status"],
-    ),
-    "sample": _signature(
-        [name for name in Translator.signatures["sample"].inputs if name != "target_prefix"],
-        ["outputs", "scores", "status"],
-    ),
-}
-_IMAGES = {
-    "serving_default": {
-        "inputs": {"pixels": {"dtype": "float32", "shape": [-1, 2, 3]}},
-        "outputs": {"probabilities": {"dtype": "float32", "shape": [-1, 7]}},
+def _info(neutral):
+    dtype = {int: "int32", float: "float32", list: "int32"}.get(type(neutral), "string")
+    return {"dtype": dtype, "shape": [None, len(neutral)] if isinstance(neutral, list) else [None]}
+
+
+def _generator():
+    """The declaration of a text generator with the options of the translator."""
+    declaration = copy.deepcopy(TRANSLATOR)
+    declaration |= {
+        "kind": "text_generator",
+        "ask": "generate",
+        "attention": None,
+        "labels": {"input": "Prompt", "placeholder": "Type how it begins", "output": "Continuation"},
     }
-}
+    translator = declaration["signatures"]
+    signatures = {
+        "serving_default": translator["serving_default"],
+        "generate": translator["translate"],
+        "sample": translator["sample"],
+    }
+    for signature in signatures.values():
+        signature["view"] = "continuation"
+        signature["inputs"].pop("target_prefix", None)
+    signatures["generate"]["outputs"] = {name: {"meaning": ""} for name in ("outputs", "scores", "status")}
+    return {**declaration, "signatures": signatures}
+
+
+GENERATOR = _generator()
 MODELS = [
-    _model("dates", "translator", _TRANSLATOR),
-    _model("stories", "text_generator", _GENERATOR),
-    _model("pixels", "other", _IMAGES),
+    described("dates", TRANSLATOR, shows_attention=True),
+    described("stories", GENERATOR),
+    {
+        "name": "pixels",
+        "version": 1,
+        "task": None,
+        "shows_attention": False,
+        "signatures": {
+            "serving_default": {
+                "inputs": {"pixels": {"dtype": "float32", "shape": [None, 2, 3]}},
+                "outputs": {"probabilities": {"dtype": "float32", "shape": [None, 7]}},
+            }
+        },
+        "neutral": {},
+    },
 ]
 
 
@@ -92,8 +96,8 @@ def predict(model, signature, instance):
     text = instance["inputs"]
     if "fail" in text:
         raise ValueError('The text holds "fail".\nA second line, which nobody needs to read.')
-    expected = _GENERATOR if model == "stories" else _TRANSLATOR
-    if set(instance) != set(expected[signature]["inputs"]):
+    declaration = GENERATOR if model == "stories" else TRANSLATOR
+    if set(instance) != set(declaration["signatures"][signature]["inputs"]):
         raise ValueError(f"An instance of {signature} has other inputs. Received: {sorted(instance)}.")
     answer = " and so on" if model == "stories" else instance.get("target_prefix", "") + _translation(text)
     if signature == "sample":
@@ -159,7 +163,7 @@ class PageServer:
                 if self.path.startswith("/page/attention?"):
                     text = urllib.parse.parse_qs(self.path.partition("?")[2])["text"][0]
                     return self._send(
-                        (200, "text/html", f"<p>{html.escape(text)}</p>".encode()), attention_pages.HEADERS
+                        (200, "text/html", f"<p>{html.escape(text)}</p>".encode()), ATTENTION_HEADERS
                     )
                 file = page_files().get(self.path)
                 self._send((200, *file) if file else _json(404, {"error": f"There is no {self.path}."}))
@@ -177,8 +181,8 @@ class PageServer:
             def _send(self, answer, headers=HEADERS):
                 status, content_type, body = answer
                 self.send_response(status)
-                headers = {**headers, "Content-Type": content_type, "Content-Length": str(len(body))}
-                for name, value in headers.items():
+                sizes = [("Content-Type", content_type), ("Content-Length", str(len(body)))]
+                for name, value in headers + sizes:
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)

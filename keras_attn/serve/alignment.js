@@ -1,54 +1,13 @@
-// Tokens joined to words, and the lines between the words of a text and those of its answer.
+// The words of a text and of its answer, with lines from each word to those that it came from.
+
+import { element, elementAtKey, moveFocus } from "./dom.js";
+import { unitsOfWords } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const WORD = /[\p{L}\p{N}\p{M}]/u;
-// Scripts that write no spaces: each token stays a word of its own.
-const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}]/u;
 
-/** Tokens as pieces {text, startsWord, tokens}: markers of spaces and of bytes are read, `tokens` are their numbers. */
-function piecesOf(tokens) {
-  const hasSpaceMarks = tokens.some((token) => token.includes("▁")) || tokens.every((token) => [...token].length < 2);
-  const pieces = [];
-  let bytes = null;
-  tokens.forEach((token, number) => {
-    const byte = /^<0x([0-9A-Fa-f]{2})>$/.exec(token);
-    if (byte) {
-      bytes ??= pieces[pieces.push({ bytes: [], tokens: [], startsWord: false }) - 1];
-      bytes.bytes.push(parseInt(byte[1], 16));
-      bytes.tokens.push(number);
-      return;
-    }
-    bytes = null;
-    const continues = token.startsWith("##") && token.length > 2;
-    const startsWord = hasSpaceMarks ? token.startsWith("▁") : !continues;
-    const text = continues && !hasSpaceMarks ? token.slice(2) : token.replaceAll("▁", "");
-    pieces.push({ text, startsWord, tokens: [number] });
-  });
-  for (const piece of pieces) piece.text ??= new TextDecoder().decode(Uint8Array.from(piece.bytes));
-  return pieces;
-}
-
-/** Pieces joined to words {text, startsWord, tokens}. Punctuation stands alone, so that "2016-07-04" is five. */
+/** Tokens joined to words {text, startsWord, tokens}. */
 export function wordsOf(tokens) {
-  const words = [];
-  let space = null; // a space that is a token of its own belongs to the word that follows
-  for (const piece of piecesOf(tokens)) {
-    if (!piece.text) {
-      space = { startsWord: true, tokens: [...(space?.tokens ?? []), ...piece.tokens] };
-      continue;
-    }
-    const startsWord = piece.startsWord || space !== null;
-    const last = words.at(-1);
-    const isOneWord = last && WORD.test(last.text.at(-1)) && WORD.test(piece.text[0]) && !UNSPACED.test(last.text + piece.text);
-    if (isOneWord && !startsWord) {
-      last.text += piece.text;
-      last.tokens.push(...piece.tokens);
-    } else {
-      words.push({ text: piece.text, startsWord, tokens: [...(space?.tokens ?? []), ...piece.tokens] });
-    }
-    space = null;
-  }
-  return words;
+  return unitsOfWords(tokens, []).filter((word) => !word.isSpace);
 }
 
 /** Links [source word, target word, share of the target word's tokens]. */
@@ -72,7 +31,7 @@ export class AlignmentView {
     this.parts = parts;
     this.links = [];
     new ResizeObserver(() => this.#drawLines()).observe(parts.box);
-    for (const row of [parts.source, parts.target]) row.addEventListener("keydown", (event) => moveFocus(row, event));
+    for (const row of [parts.source, parts.target]) row.addEventListener("keydown", (event) => goThrough(row, event));
   }
 
   /** `answer` holds source_tokens, target_tokens and alignment; returns whether there is anything to show. */
@@ -92,6 +51,7 @@ export class AlignmentView {
     return this.links.length > 0;
   }
 
+  /** A function that marks a word of a side (0 the source, 1 the target) with all that it is linked to; null unmarks. */
   #marker(side) {
     return (number) => {
       const active = this.links.map((link) => link[side] === number);
@@ -112,8 +72,10 @@ export class AlignmentView {
     lines.replaceChildren(...this.links.map(([from, to, share]) => {
       const above = source.children[from].getBoundingClientRect();
       const below = target.children[to].getBoundingClientRect();
-      const [x1, y1] = [above.left + above.width / 2 - frame.left, above.bottom - frame.top];
-      const [x2, y2] = [below.left + below.width / 2 - frame.left, below.top - frame.top];
+      const x1 = above.left + above.width / 2 - frame.left;
+      const y1 = above.bottom - frame.top;
+      const x2 = below.left + below.width / 2 - frame.left;
+      const y2 = below.top - frame.top;
       const middle = (y1 + y2) / 2;
       const path = document.createElementNS(SVG, "path");
       path.setAttribute("d", `M${x1} ${y1} C${x1} ${middle} ${x2} ${middle} ${x2} ${y2}`);
@@ -127,10 +89,7 @@ export class AlignmentView {
 
 function fill(row, words, meaning, mark) {
   row.replaceChildren(...words.map((word, number) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = word.text;
-    button.tabIndex = number ? -1 : 0;
+    const button = element("button", { type: "button", tabIndex: number ? -1 : 0 }, word.text);
     button.setAttribute("aria-label", `${word.text}, ${meaning(number)}`);
     button.classList.toggle("glued", !word.startsWord && number > 0);
     button.classList.toggle("end", Boolean(word.isEnd));
@@ -142,15 +101,9 @@ function fill(row, words, meaning, mark) {
 }
 
 /** The arrow keys go through a row, which is one stop of the Tab key. */
-function moveFocus(row, event) {
-  const words = [...row.children];
-  const here = words.indexOf(document.activeElement);
-  const forward = getComputedStyle(row).direction === "rtl" ? "ArrowLeft" : "ArrowRight";
-  const backward = forward === "ArrowRight" ? "ArrowLeft" : "ArrowRight";
-  const next = { [forward]: here + 1, [backward]: here - 1, Home: 0, End: words.length - 1 }[event.key];
-  if (here < 0 || !words[next]) return;
+function goThrough(row, event) {
+  const next = elementAtKey([...row.children], event);
+  if (!next) return;
   event.preventDefault();
-  words[here].tabIndex = -1;
-  words[next].tabIndex = 0;
-  words[next].focus();
+  moveFocus(document.activeElement, next);
 }

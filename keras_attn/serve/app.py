@@ -10,13 +10,12 @@ import re
 import urllib.parse
 import zlib
 
-from keras_attn.serve import attention_pages, rest
+from keras_attn.serve import pages, rest
 from keras_attn.serve.errors import RequestError
 from keras_attn.serve.json_text import TOO_DEEP, encode
-from keras_attn.serve.page_files import HEADERS, page_files
 from keras_attn.terminal import say_fault
 
-# The server reads any size. This one is for one machine, and says what it does not take.
+# TF Serving takes any size. This server is for one machine, and says what it does not take.
 MOST_BODY_BYTES = 64 * 1024 * 1024
 
 _ROUTES = {
@@ -52,21 +51,26 @@ class App:
         self._models = models
         self._host = host
         self._only_local_names = is_loopback(host)
-        self._images = attention_pages.SentImages()
+        self._images = pages.SentImages()
 
     def __call__(self, environ, start_response):
         try:
             status, headers, body = self._answer(environ)
         except Exception:  # a fault of this server's own, which must not end the connection without an answer
             say_fault()
-            status, headers, body = 500, _JSON, _error("An internal error; the server's terminal shows it.")
+            status = 500
+            headers = _JSON
+            body = _error("An internal error; the server's terminal shows it.")
         phrase = "Client Closed Request" if status == 499 else http.HTTPStatus(status).phrase
         start_response(f"{status} {phrase}", [*headers, ("Content-Length", str(len(body)))])
-        return [body if environ["REQUEST_METHOD"] != "HEAD" else b""]
+        if environ["REQUEST_METHOD"] == "HEAD":
+            return [b""]
+        return [body]
 
     def _answer(self, environ):
         """(status, headers, body)."""
-        method, path = environ["REQUEST_METHOD"], environ["REQUEST_URI"]
+        method = environ["REQUEST_METHOD"]
+        path = environ["REQUEST_URI"]
         try:
             body = _body(environ)
         except _BodyError as error:
@@ -74,20 +78,22 @@ class App:
         if self._only_local_names and not self._is_own_name(environ.get("HTTP_HOST", "")):
             message = f"This server answers requests to this machine only. Received: Host: {environ.get('HTTP_HOST')}"
             return 403, _JSON, _error(message)
-        if method in ("GET", "HEAD") and (file := page_files().get(path.partition("?")[0])):
-            kind, content = file  # also for a page of another site, which may link here
-            return 200, [("Content-Type", kind), *HEADERS.items()], content
+        is_read = method in ("GET", "HEAD")
+        file = pages.page_files().get(path.partition("?")[0])
+        if is_read and file:  # also for a page of another site, which may link here
+            content_type, content = file
+            return 200, [("Content-Type", content_type), *pages.HEADERS], content
         if foreign := _foreign_header(environ):
             message = "This server computes for its own page and for programs, not for pages of other sites."
             return 403, _JSON, _error(f"{message} Received: {foreign}")
         if re.match("/v1/", path, re.I):
             return self._rest_answer(method, path, body)
         if method == "POST" and path == "/page/images":
-            return 200, [*_JSON, *HEADERS.items()], encode({"image": self._images.keep(body)})
+            return _page_json({"image": self._images.keep(body)})
         if method == "GET" and path.startswith("/page/attention?"):
             return self._attention_answer(path, environ.get("HTTP_SEC_FETCH_DEST"))
-        if method in ("GET", "HEAD") and path.partition("?")[0] == "/page/models":
-            return 200, [*_JSON, *HEADERS.items()], encode([model.description for model in self._models])
+        if is_read and path.partition("?")[0] == "/page/models":
+            return _page_json([model.description for model in self._models])
         return 404, [("Content-Type", "text/html")], _NOT_FOUND
 
     def _rest_answer(self, method, path, body):
@@ -102,51 +108,57 @@ class App:
         match = method in _ROUTES and _ROUTES[method].fullmatch(path)
         if not match:
             raise RequestError(f"Malformed request: {method} {path}")
-        name, number, label, what = match.groups()
-        name, label = (
-            part and urllib.parse.unquote(part, errors="surrogateescape") for part in (name, label)
-        )
-        if number is not None and (len(number) > _MOST_DIGITS or int(number) >= 2**63):
-            raise RequestError(f"Failed to convert version: {number} to numeric.")
-        number = number and int(number)
-        what = what and what.lower()
+        name, number, label, action = match.groups()
+        name = _unquoted(name)
+        label = _unquoted(label)
+        if number is not None:
+            if len(number) > _MOST_DIGITS or int(number) >= 2**63:
+                raise RequestError(f"Failed to convert version: {number} to numeric.")
+            number = int(number)
         if method == "POST":
-            return self._prediction(lambda: self._models.find(name, number, label), what, body)
+            return self._prediction(lambda: self._models.find(name, number, label), action.lower(), body)
         if name is None:
             raise RequestError("Missing model name in request.")
-        if what == "metadata":
+        if action is not None:
             return encode(self._models.find(name, number, label).metadata(), indent=1)
         return encode(self._models.status(name, number), indent=1)
 
-    def _prediction(self, find, method, body):
-        def signature_of(name):
-            return find().signature(name)
+    def _prediction(self, find_model, action, body):
+        # TF Serving reads the body before it looks for the model, which tells what it says of a request with two faults.
+        def signature(name):
+            return find_model().signature(name)
 
-        if method != "predict":
-            rest.refuse_examples(body, signature_of, method)
-        call = rest.read_predict(body, signature_of)
-        model = find()
+        if action != "predict":
+            rest.refuse_examples(body, signature, action)
+        call = rest.read_predict(body, signature)
+        model = find_model()
         return encode(rest.answer(call, model.ask(call), model.signature(call.signature_name).outputs))
 
     def _attention_answer(self, path, destination):
-        given = urllib.parse.parse_qs(path.partition("?")[2], keep_blank_values=True)
-        name, text, pair, image = (given.get(name, [None])[0] for name in ("model", "text", "pair", "image"))
+        query = urllib.parse.parse_qs(path.partition("?")[2], keep_blank_values=True)
+        given = {name: values[0] for name, values in query.items()}
+        status = 200
         try:
-            if name is None or (text is None) == (image is None):
-                raise RequestError("The address must name a `model`, and a `text` or an `image`.")
-            content = text if image is None else self._images.find(image)
-            page = self._models.find(name).attention.page(content, pair)
+            page = self._attention_page(given)
         except RequestError as error:
-            status, page = error.http_status, attention_pages.refusal(error.message)
+            status = error.http_status
             if destination not in ("document", "iframe"):
-                return status, [*_JSON, *attention_pages.HEADERS.items()], _error(error.message)
-        else:
-            status = 200
-        kind = ("Content-Type", "text/html; charset=utf-8")
-        return status, [kind, *attention_pages.HEADERS.items()], page.encode("utf-8", "replace")
+                return status, _JSON + pages.ATTENTION_HEADERS, _error(error.message)
+            page = pages.refusal(error.message)
+        headers = [("Content-Type", "text/html; charset=utf-8"), *pages.ATTENTION_HEADERS]
+        return status, headers, page.encode("utf-8", "replace")
+
+    def _attention_page(self, given):
+        has_one = ("text" in given) != ("image" in given)
+        if "model" not in given or not has_one:
+            raise RequestError("The address must name a `model`, and a `text` or an `image`.")
+        content = given["text"] if "text" in given else self._images.find(given["image"])
+        return self._models.find(given["model"]).attention.page(content, given.get("pair"))
 
     def _is_own_name(self, host):
-        name = urllib.parse.urlsplit(f"//{host}").hostname if _is_plain(host) else None
+        if not _is_plain_host(host):
+            return False
+        name = urllib.parse.urlsplit(f"//{host}").hostname
         return name in ("localhost", self._host) or (name is not None and is_loopback(name))
 
 
@@ -158,8 +170,12 @@ def is_loopback(host):
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _is_plain(host):
+def _is_plain_host(host):
     return re.fullmatch(r"[\w.-]+(:\d+)?|\[[0-9a-fA-F:.]+\](:\d+)?", host, re.A)
+
+
+def _unquoted(part):
+    return part and urllib.parse.unquote(part, errors="surrogateescape")
 
 
 def _foreign_header(environ):
@@ -171,14 +187,17 @@ def _foreign_header(environ):
     if site not in (None, "none", "same-origin"):
         return f"Sec-Fetch-Site: {site}"
     origin = environ.get("HTTP_ORIGIN")
-    own = [f"{scheme}://{environ.get('HTTP_HOST', '')}".lower() for scheme in ("http", "https")]
-    return None if origin is None or origin.lower() in own else f"Origin: {origin}"
+    host = environ.get("HTTP_HOST", "").lower()
+    if origin is None or origin.lower() in (f"http://{host}", f"https://{host}"):
+        return None
+    return f"Origin: {origin}"
 
 
 class _BodyError(Exception):
     def __init__(self, status, message):
         super().__init__(message)
-        self.status, self.message = status, message
+        self.status = status
+        self.message = message
 
 
 def _too_large():
@@ -191,7 +210,9 @@ def _body(environ):
         body = _sent_body(environ["wsgi.input"], environ)
     except OSError as error:  # wrong chunks, or a client that has gone
         raise _BodyError(400, f"The body cannot be read: {error}.") from None
-    return _unpacked(body) if "gzip" in environ.get("HTTP_CONTENT_ENCODING", "") else body
+    if "gzip" in environ.get("HTTP_CONTENT_ENCODING", ""):
+        return _unpacked(body)
+    return body
 
 
 def _sent_body(stream, environ):
@@ -210,7 +231,9 @@ def _sent_body(stream, environ):
         raise _BodyError(400, f"Content-Length must be a number. Received: {length}")
     if len(length) > _MOST_DIGITS or int(length) > MOST_BODY_BYTES:
         raise _too_large()
-    body = stream.read(int(length)) if int(length) else b""
+    if int(length) == 0:
+        return b""
+    body = stream.read(int(length))
     if len(body) < int(length):
         raise _BodyError(400, f"The body ended after {len(body)} of {length} bytes.")
     return body
@@ -228,13 +251,18 @@ def _unpacked(body):
 
 
 def _read_all(stream):
-    parts, size = [], 0
+    parts = []
+    size = 0
     while part := stream.read(65536):
         parts.append(part)
         size += len(part)
         if size > MOST_BODY_BYTES:
             raise _too_large()
     return b"".join(parts)
+
+
+def _page_json(value):
+    return 200, _JSON + pages.HEADERS, encode(value)
 
 
 def _error(message):

@@ -25,12 +25,15 @@ class _Task:
     """A request that waits: its inputs, the number of its rows, and its outputs or error when it is done."""
 
     def __init__(self, inputs, num_rows):
-        self.inputs, self.num_rows = inputs, num_rows
-        self.outputs = self.error = None
+        self.inputs = inputs
+        self.num_rows = num_rows
+        self.outputs = None
+        self.error = None
         self._done = threading.Event()
 
     def finish(self, outputs=None, error=None):
-        self.outputs, self.error = outputs, error
+        self.outputs = outputs
+        self.error = error
         self._done.set()
 
     def result(self):
@@ -43,8 +46,11 @@ class _Task:
 class _Batch:
     """Tasks that run together."""
 
-    def __init__(self, key):
-        self.key, self.tasks, self.num_rows, self.start = key, [], 0, time.monotonic()
+    def __init__(self, key, task):
+        self.key = key
+        self.tasks = [task]
+        self.num_rows = task.num_rows
+        self.start = time.monotonic()
 
     def add(self, task):
         self.tasks.append(task)
@@ -108,8 +114,9 @@ class Batcher:
             batches = [batch for batches in self._waiting.values() for batch in batches]
             self._waiting.clear()
             self._changed.notify_all()
-        for task in (task for batch in batches for task in batch.tasks):
-            task.finish(error=RequestError("The server is stopping.", UNAVAILABLE))
+        for batch in batches:
+            for task in batch.tasks:
+                task.finish(error=RequestError("The server is stopping.", UNAVAILABLE))
         for thread in self._threads:
             thread.join()
 
@@ -125,8 +132,7 @@ class Batcher:
                 f"{len(batches)} batches enqueued and max_enqueued_batches is {self._most_batches}",
                 UNAVAILABLE,
             )
-        batches.append(_Batch(key))
-        batches[-1].add(task)
+        batches.append(_Batch(key, task))
 
     def _work(self):
         while (batch := self._next_batch()) is not None:
@@ -144,17 +150,20 @@ class Batcher:
 
     def _oldest_ready(self):
         """The batch that waits longest among those that may run, and the seconds until one may."""
-        now, ready, seconds = time.monotonic(), None, None
+        now = time.monotonic()
+        ready = None
+        seconds = None
         for key, batches in list(self._waiting.items()):
             if not batches:
                 del self._waiting[key]
                 continue
             first = batches[0]
             left = first.start + self._seconds - now
-            if len(batches) > 1 or first.num_rows >= self._most_rows or left <= 0:
-                ready = first if ready is None or first.start < ready.start else ready
-            else:
-                seconds = left if seconds is None else min(left, seconds)
+            may_run = len(batches) > 1 or first.num_rows >= self._most_rows or left <= 0
+            if may_run and (ready is None or first.start < ready.start):
+                ready = first
+            if not may_run and (seconds is None or left < seconds):
+                seconds = left
         if ready is not None:
             self._waiting[ready.key].popleft()
         return ready, seconds
@@ -171,33 +180,34 @@ class Batcher:
                     task.finish(error=error)
                 return
             for task in batch.tasks:  # the graph refused one of them
-                alone = _Batch(batch.key)
-                alone.add(task)
-                self._process(alone)
+                self._process(_Batch(batch.key, task))
             return
         for task, part in zip(batch.tasks, outputs, strict=True):
             task.finish(part)
 
     def _run_tasks(self, signature_name, tasks):
         """The outputs of each task. Those of one batch share their width, as in the server."""
-        merged = {
-            name: [row for task in tasks for row in task.inputs[name].values] for name in tasks[0].inputs
-        }
         num_rows = sum(task.num_rows for task in tasks)
-        padding = next((size for size in self._sizes if size >= num_rows), num_rows) - num_rows
-        for name in merged:
-            merged[name] += [tasks[-1].inputs[name].values[0]] * padding if padding and num_rows else []
+        allowed = next((size for size in self._sizes if size >= num_rows), num_rows)
+        batch_size = allowed if num_rows else 0  # there is no row to fill an empty batch with
+        last = [task for task in tasks if task.num_rows][-1:]
+        merged = {}
+        for name in tasks[0].inputs:
+            rows = [row for task in tasks for row in task.inputs[name].values]
+            padding = [task.inputs[name].values[0] for task in last] * (batch_size - num_rows)
+            merged[name] = rows + padding
         outputs = self._run(signature_name, merged)
         for column in outputs.values():
             if not isinstance(column, list):
                 raise RequestError("Batched output tensor has 0 dimensions", FAILED_PRECONDITION)
-            if len(column) != len(next(iter(merged.values()))):
+            if len(column) != batch_size:
                 raise RequestError(
                     "Batched output tensor's 0th dimension does not equal the sum of the 0th dimension sizes of "
                     "the input tensors",
                     FAILED_PRECONDITION,
                 )
-        parts, start = [], 0
+        parts = []
+        start = 0
         for task in tasks:
             end = start + task.num_rows
             parts.append({name: column[start:end] for name, column in outputs.items()})

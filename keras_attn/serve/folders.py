@@ -11,9 +11,15 @@ from keras_attn.terminal import say
 Version = collections.namedtuple(
     "Version", ["name", "number", "folder", "task", "content", "options"], defaults=[None, None, None]
 )
-Version.__doc__ = """What is served: the model's name, the version's number, the folder with `saved_model.pb`, that of
-the task it is an export of, the checksum of the task's content, and the options it was loaded with; or None where that is not
-known."""
+Version.__doc__ = """What is served.
+
+name: String, the model's name.
+number: Integer.
+folder: Path of the folder with `saved_model.pb`.
+task: Path of the saved task that it was exported from for this server; or None.
+content: String, the checksum of what that folder held.
+options: Dict, with which the task was loaded.
+"""
 
 _MODEL_FILE = "saved_model.pb"
 # The file that tells what a folder holds, and what reads it. A checkpoint is a task too.
@@ -52,16 +58,20 @@ def find_version(folder, ignored_fields=()):
     """The `Version` of one folder, see `find_versions`."""
     folder = checkpoint_folder(folder)
     resolved = folder.resolve()
-    is_version, newest = (folder / _MODEL_FILE).is_file(), newest_version(folder)
-    if saved := _saved_task(folder):
-        task_folder, marker, name = saved
+    is_version = (folder / _MODEL_FILE).is_file()
+    newest = newest_version(folder)
+    saved_task = _saved_task(folder)
+    if saved_task:
+        task_folder, marker, name = saved_task
         if is_version or newest:
             say(
                 f"{folder} holds a SavedModel beside {marker}. It is not run: a model is served that is exported now from {task_folder}. "
                 "To serve the SavedModel, give a folder that holds nothing else."
             )
         load = _MARKERS[marker]
-        options = {"ignored_fields": list(ignored_fields)} if ignored_fields and load is load_task else {}
+        options = {}
+        if ignored_fields and load is load_task:
+            options["ignored_fields"] = list(ignored_fields)
         version, content = cached_export(task_folder, name, load, options)
         return Version(name, int(version.name), version, task_folder, content, options)
     if is_version:
@@ -78,19 +88,20 @@ def find_version(folder, ignored_fields=()):
 
 def newest_version(folder):
     """The version folder with the highest number in a model's folder, or None."""
-    versions = [path.parent for path in pathlib.Path(folder).glob(f"*/{_MODEL_FILE}")]
-    return max(
-        (path for path in versions if path.name.isdecimal()), key=lambda path: int(path.name), default=None
-    )
+    exports = [path.parent for path in pathlib.Path(folder).glob(f"*/{_MODEL_FILE}")]
+    versions = [path for path in exports if path.name.isdecimal()]
+    return max(versions, key=lambda path: int(path.name), default=None)
 
 
 def _saved_task(folder):
-    """(the folder of a task, its marker, the model's name), where the folder is one or is a run that has one."""
+    """The folder of a task, its marker and the model's name, if a folder is that of a task or of a run that has one."""
+    resolved = folder.resolve()
     for marker in _MARKERS:
         if (folder / marker).is_file():
-            is_of_run = folder.resolve().name in _TASK_FOLDERS
-            return folder, marker, (folder.resolve().parent if is_of_run else folder.resolve()).name
-        for name in _TASK_FOLDERS:
-            if (folder / name / marker).is_file():
-                return folder / name, marker, folder.resolve().name
+            is_in_run = resolved.name in _TASK_FOLDERS
+            name = resolved.parent.name if is_in_run else resolved.name
+            return folder, marker, name
+        for task_name in _TASK_FOLDERS:
+            if (folder / task_name / marker).is_file():
+                return folder / task_name, marker, resolved.name
     return None

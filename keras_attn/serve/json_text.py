@@ -46,16 +46,15 @@ def parse(body):
             raise json.JSONDecodeError(_TOO_BIG, text, text.find(digits))
         return number
 
-    def whole(digits):
+    def integer(digits):
         return int(digits) if len(digits) <= _DIGITS_OF_A_DOUBLE else decimal(digits)
 
     try:
-        document = json.loads(text, parse_float=decimal, parse_int=whole)
+        document = json.loads(text, parse_float=decimal, parse_int=integer)
         _check_surrogates(text)
     except json.JSONDecodeError as error:
-        raise RequestError(
-            f"JSON Parse error: {_message(error)} at offset: {len(_encoded(text[: error.pos]))}"
-        ) from None
+        offset = len(_encoded(text[: error.pos]))
+        raise RequestError(f"JSON Parse error: {_message(error)} at offset: {offset}") from None
     except RecursionError:
         raise RequestError(TOO_DEEP) from None
     if not isinstance(document, dict):
@@ -91,12 +90,13 @@ def _check_surrogates(text):
     end_of_high = None
     for match in _ESCAPE.finditer(text):
         code = int(match[1], 16) if match[1] else 0
+        is_high = 0xD800 <= code < 0xDC00
         is_low = 0xDC00 <= code < 0xE000
-        if is_low != (end_of_high == match.start()):
+        follows_high = end_of_high == match.start()
+        next_is_escape = text.startswith("\\u", match.end())
+        if is_low != follows_high or (is_high and not next_is_escape):
             raise json.JSONDecodeError(_HALF_A_PAIR, text, match.start())
-        end_of_high = match.end() if 0xD800 <= code < 0xDC00 else None
-        if end_of_high is not None and text[end_of_high : end_of_high + 2] != "\\u":
-            raise json.JSONDecodeError(_HALF_A_PAIR, text, match.start())
+        end_of_high = match.end() if is_high else None
 
 
 def pretty(value):

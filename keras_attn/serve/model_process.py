@@ -1,4 +1,4 @@
-"""The process that runs one version of a model with only what TF Serving has: export/saved_model_runner.py, which stays."""
+"""The process that runs one version of a model with only what TF Serving has: export/saved_model_runner.py."""
 
 import concurrent.futures
 import contextlib
@@ -18,7 +18,7 @@ _SECONDS_TO_END = 5
 class ModelProcess:
     """Runs signatures in a process of its own; threads may ask at the same time.
 
-    A process that dies fails the requests that it was at, and the next request starts another.
+    If the process dies, the requests that it was answering fail, and another process is started.
 
     Args:
         folder: Path of the version folder.
@@ -34,7 +34,8 @@ class ModelProcess:
         self._folder = folder
         self._lock = threading.Lock()  # of the fields below and of the pipe to the process
         self._is_closed = False
-        self._process = self._pending = None
+        self._process = None
+        self._pending = None  # {id of a request: its future} of the process, or None if it has ended
         self._ids = itertools.count()
         with self._lock:
             self._start()
@@ -69,7 +70,7 @@ class ModelProcess:
         return self._process.pid
 
     def close(self):
-        """Ends the process; requests that it is at are failed."""
+        """Ends the process; the requests that it is answering fail."""
         with self._lock:
             self._is_closed = True
             process = self._process
@@ -104,7 +105,8 @@ class ModelProcess:
                     f"The process that runs {self._folder} ended with code {code}. It wrote:\n"
                     + errors.read().decode(errors="replace")
                 )
-        self._process, self._pending = process, {}
+        self._process = process
+        self._pending = {}
         threading.Thread(target=self._read, args=(process, self._pending), daemon=True).start()
 
     def _read(self, process, pending):
@@ -114,7 +116,7 @@ class ModelProcess:
                 pending.pop(answer["id"]).set_result(answer)
         code = process.wait()
         with self._lock:
-            with contextlib.suppress(OSError):  # what it had not read of a request
+            with contextlib.suppress(OSError):  # closing flushes what the process had not read of a request
                 process.stdin.close()
             if self._pending is pending:
                 self._pending = None

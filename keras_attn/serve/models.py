@@ -5,39 +5,24 @@ import functools
 import os
 import pathlib
 
-import tensorflow as tf
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_attn.export import read_batching_parameters, read_warmup_requests, read_xla_buckets
+from keras_attn.export import (
+    read_batching_parameters,
+    read_task_declaration,
+    read_warmup_requests,
+    read_xla_buckets,
+)
 from keras_attn.export.saved_model_runner import to_json
-from keras_attn.serve.attention_pages import SIGNATURE, ExportPages, TaskPages
+from keras_attn.export.serving_files import TASK_FILE
 from keras_attn.serve.batching import Batcher, Unbatched
 from keras_attn.serve.errors import NOT_FOUND, RequestError
 from keras_attn.serve.model_process import ModelProcess
+from keras_attn.serve.pages import ExportPages, TaskPages
 from keras_attn.serve.tensors import Tensor
-from keras_attn.tasks import TextGenerator, Translator
-from keras_attn.tasks.signatures import Input
-
-# A signature that only one kind of model has, and the inputs of that kind.
-_KINDS = {
-    "translate": "translator",
-    "generate": "text_generator",
-    "embed": "text_embedder",
-    "classify": "text_classifier",
-    "classify_images": "image_classifier",
-    "spans": "token_classifier",
-    "fill": "mask_filler",
-    "answer": "question_answerer",
-}
-_INPUTS = {
-    "translator": Translator.signature_inputs,
-    "text_generator": TextGenerator.signature_inputs,
-    # On the page, the context of a question is one of its options.
-    "question_answerer": {"contexts": Input("the text that holds the answer", tf.string, "")},
-}
 
 
 class ServedModel:
@@ -53,21 +38,25 @@ class ServedModel:
     """
 
     def __init__(self, version, xla=False):
-        self.name, self.number, self.folder, task, content, options = version
+        self.name = version.name
+        self.number = version.number
+        self.folder = version.folder
         self.signatures = read_signature_defs(self.folder)
-        self.shows_attention = task is not None or SIGNATURE in self.signatures
         try:
             self._warmup = read_warmup_requests(self.folder) or []
             parameters = read_batching_parameters(self.folder)
             self.needs_xla = read_xla_buckets(self.folder) is not None
+            self.declaration = read_task_declaration(self.folder)
         except ValueError as error:  # it names a file of the folder
             raise ValueError(f"{self.folder}: {error}") from error
+        if self.declaration is not None:
+            check_declaration(self.folder, self.declaration, self.signatures)
         self.process = ModelProcess(self.folder, xla or self.needs_xla, os.cpu_count())
-        self.attention = (
-            ExportPages(self.name, self.signatures.get(SIGNATURE), self.process.run)
-            if task is None
-            else TaskPages(task, content, options)
-        )
+        if version.task is None:
+            self.attention = ExportPages(self.name, self.declaration, self.process.run)
+        else:
+            self.attention = TaskPages(version.task, version.content, version.options)
+        self._shows_attention = version.task is not None or bool((self.declaration or {}).get("attention"))
         self._batcher = Batcher(self.process.run, parameters) if parameters else Unbatched(self.process.run)
         try:
             self._warm_up()
@@ -120,34 +109,28 @@ class ServedModel:
 
     @functools.cached_property
     def description(self):
-        """What the page knows of the model."""
-        signatures = {
-            name: {"inputs": _described(signature.inputs), "outputs": _described(signature.outputs)}
-            for name, signature in self.signatures.items()
-            if not name.startswith("__saved_model")
-        }
-        names = {name for signature in signatures.values() for name in signature["inputs"]}
-        kind = next((kind for name, kind in _KINDS.items() if name in signatures), "other")
-        known = {name: given for name, given in _INPUTS.get(kind, {}).items() if name in names}
+        """What the page knows of the model: what the export declares, and the dtypes and shapes of its graph."""
         return {
             "name": self.name,
             "version": self.number,
-            "kind": kind,
-            "shows_attention": self.shows_attention and kind != "other",
-            "signatures": signatures,
-            "neutral": self._neutral_values(known),
-            "meanings": {name: given.meaning for name, given in sorted(known.items())},
+            "task": self.declaration,
+            "shows_attention": self._shows_attention,
+            "signatures": {
+                name: {"inputs": _described(signature.inputs), "outputs": _described(signature.outputs)}
+                for name, signature in self.signatures.items()
+                if not name.startswith("__saved_model")
+            },
+            "neutral": self._neutral_values(),
         }
 
-    def _neutral_values(self, known):
-        """{input: the value for one row that changes nothing}: the table's, or the warm-up's."""
-        neutral = {name: given.neutral for name, given in known.items()}
+    def _neutral_values(self):
+        """{input: a value for one row}, from the warm-up: numbers there are options at their neutral values."""
+        neutral = {}
         for _, inputs in self._warmup:
             for name, array in inputs.items():
-                # Texts are no options. The others of a warm-up request are those of an export: neutral.
-                if neutral.get(name) is None and array.dtype.kind in "fib" and array.size:
+                if name not in neutral and array.dtype.kind in "fib" and array.size:
                     neutral[name] = array[0].tolist()
-        return {name: value for name, value in sorted(neutral.items()) if value is not None}
+        return neutral
 
     def _warm_up(self):
         for signature_name, inputs in self._warmup:
@@ -228,14 +211,45 @@ def read_signature_defs(folder):
     return signatures
 
 
+def check_declaration(folder, declaration, signatures):
+    """Raises a ValueError if what an export declares does not fit its graph.
+
+    Args:
+        folder: The version folder, for the message.
+        declaration: Dict as `read_task_declaration` gives it.
+        signatures: {name: `SignatureDef`}.
+    """
+    try:
+        declared = declaration["signatures"]
+        roles = {role: declaration[role] for role in ("ask", "sample", "attention")}
+        names = {
+            name: (set(signature["inputs"]), set(signature["outputs"]))
+            for name, signature in declared.items()
+        }
+        for signature in declared.values():
+            for given in signature["inputs"].values():
+                dict(given["widget"] or {})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder}/{TASK_FILE} does not declare a task: {error!r}.") from error
+    for name, (inputs, outputs) in names.items():
+        graph = signatures.get(name)
+        if graph is None or inputs != set(graph.inputs) or outputs != set(graph.outputs):
+            raise ValueError(
+                f"{folder}/{TASK_FILE} declares a signature `{name}` that the graph does not have."
+            )
+    for role, name in roles.items():
+        if name is not None and name not in names:
+            raise ValueError(f"{folder}/{TASK_FILE} does not declare `{name}`, its signature for {role!r}.")
+
+
 def _fitting(name, tensor, info):
     """The tensor, if its shape is the signature's. TF Serving leaves this to the graph, where batch-mates would fail too."""
     if info.tensor_shape.unknown_rank:
         return tensor
     wanted = [dim.size for dim in info.tensor_shape.dim]
     shape = tensor.shape
-    if not tensor.values and len(shape) < len(wanted):  # no rows, which have no shape
-        shape = (*shape, *(max(size, 0) for size in wanted[len(shape) :]))
+    if not tensor.values:  # without rows, the other axes are not known
+        shape += tuple(max(size, 0) for size in wanted[len(shape) :])
     fits = len(shape) == len(wanted) and all(size in (-1, length) for size, length in zip(wanted, shape))
     if not fits:
         raise RequestError(
@@ -249,12 +263,11 @@ def _shown(shape):
 
 
 def _described(infos):
-    return {
-        name: {
-            "dtype": types_pb2.DataType.Name(info.dtype).removeprefix("DT_").lower(),
-            "shape": None
-            if info.tensor_shape.unknown_rank
-            else [None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim],
-        }
-        for name, info in sorted(infos.items())
-    }
+    described = {}
+    for name, info in sorted(infos.items()):
+        shape = None
+        if not info.tensor_shape.unknown_rank:
+            shape = [dim.size if dim.size >= 0 else None for dim in info.tensor_shape.dim]
+        dtype = types_pb2.DataType.Name(info.dtype).removeprefix("DT_").lower()
+        described[name] = {"dtype": dtype, "shape": shape}
+    return described

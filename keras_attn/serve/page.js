@@ -1,28 +1,13 @@
 // The page of `keras-attn serve`: what was typed and chosen becomes requests, and their answers are shown.
+// What it knows of a task is in `model.task`, the declaration that the export carries (assets.extra/task.json).
 // Text of users and models is only ever written with textContent and value, never as markup.
 
 import { AlignmentView } from "./alignment.js";
-import { AttentionPanel } from "./attention.js";
-import { ask, curlLine, curlLineOfFile, grow, requestBody, send, signatureOf, statusesOf, textOf } from "./asking.js";
-import { ImageBox } from "./image.js";
-import { optionsOf, parsedOption, showOptions } from "./options.js";
-import { showBest, showNotes } from "./answers.js";
-import { showSignatures } from "./signatures.js";
-import { viewOf } from "./views.js";
+import { AttentionPanel, showBest, showNotes, viewOf } from "./answers.js";
+import { ImageBox, inputOfKind, optionsOf, parsedOption, showOptions, showSignatures } from "./inputs.js";
+import { ask, curlLine, curlLineForFile, grow, requestBody, requestPath, send, signatureFor, statusesOf } from "./requests.js";
 
 const $ = (id) => document.getElementById(id);
-const UNFOUND_SCORE = -1e29; // a search that found fewer answers fills up with -1e30
-// For each kind of model: the label of the text, what stands in its empty box, the label of the answer.
-const WORDS = {
-  translator: ["Text", "Type a text to translate", "Translation"],
-  text_generator: ["Prompt", "Type how it begins", "Continuation"],
-  text_embedder: ["Text", "Type a text", "Vector"],
-  text_classifier: ["Text", "Type a text to classify", "Label"],
-  image_classifier: ["Image", "", "Label"],
-  token_classifier: ["Text", "Type a text to find spans in", "Spans"],
-  mask_filler: ["Text", "Type a text with a mask", "Filled"],
-  question_answerer: ["Question", "Type a question, and its context beside", "Answer"],
-};
 const PAUSE_MILLISECONDS = 1500; // after it, what is typed next is a new entry of the browser's history
 
 const alignment = new AlignmentView({ box: $("alignment"), lines: $("lines"), source: $("source"), target: $("target") });
@@ -33,6 +18,7 @@ const image = new ImageBox(
   { box: $("image-box"), input: $("image"), shown: $("image-shown"), paste: document }, () => changed(),
 );
 const TABS = ["answer", "attention"];
+const MODES = ["search", "sample"];
 let models = [];
 const state = { model: null, text: "", mode: "search", view: "answer", options: {} };
 let running = null; // the AbortController of the newest request
@@ -46,12 +32,15 @@ function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
   state.model = models.find((model) => model.name === given.get("model")) ?? models[0];
   state.text = given.get("text") ?? "";
-  state.mode = given.get("mode") === "sample" && signatureOf(state.model, "sample") ? "sample" : "search";
+  state.mode = given.get("mode") === "sample" && canSample() ? "sample" : "search";
   state.view = given.get("view") === "attention" ? "attention" : "answer";
   state.options = {};
-  for (const name of Object.keys(state.model.neutral)) {
-    const value = given.has(name) ? parsedOption(state.model, name, given.get(name)) : undefined;
-    if (value !== undefined && typeof state.model.neutral[name] !== "object") state.options[name] = value;
+  for (const mode of canAsk() ? MODES : []) {
+    const signatureName = signatureFor(state.model, mode);
+    for (const [name, input] of signatureName ? optionsOf(state.model, signatureName) : []) {
+      const value = given.has(name) ? parsedOption(input, given.get(name)) : undefined;
+      if (value !== undefined) state.options[name] = value;
+    }
   }
 }
 
@@ -71,26 +60,51 @@ function writeAddress() {
 
 // From the state to the page.
 
+/** Whether the page knows how to ask the model: its export declares it. */
+function canAsk() {
+  return Boolean(state.model.task?.ask);
+}
+
+function canSample() {
+  return Boolean(state.model.task?.sample);
+}
+
+/** The name of the signature that answers what is chosen. */
+function chosenSignature() {
+  return signatureFor(state.model, state.mode);
+}
+
+function readsImages() {
+  return inputOfKind(state.model, chosenSignature(), "image") !== undefined;
+}
+
+/** The second text of a model that reads two, or undefined. */
+function secondText() {
+  const name = inputOfKind(state.model, chosenSignature(), "second_text");
+  return name === undefined ? undefined : (state.options[name] ?? "");
+}
+
 function showState() {
   const { model } = state;
-  const isOther = model.kind === "other" || !signatureOf(model, "search");
   $("model").value = model.name;
   $("version").textContent = model.version === undefined ? "" : `version ${model.version}`;
   document.title = `${model.name} · keras-attn`;
-  $("ask").hidden = isOther;
-  $("options-card").hidden = isOther;
-  $("raw").hidden = !isOther;
-  $("tabs").hidden = isOther;
+  for (const id of ["ask", "options-card", "tabs"]) $(id).hidden = !canAsk();
+  $("raw").hidden = canAsk();
   $("request-card").hidden = true;
   showFailure(null);
   clearAnswer();
   showView();
-  if (isOther) {
+  if (!canAsk()) {
+    $("undeclared").hidden = model.task !== null;
     showSignatures($("signatures"), $("body"), model);
     $("reply").textContent = "";
     return;
   }
-  [$("text-label").textContent, $("text").placeholder, $("answer-label").textContent] = WORDS[model.kind];
+  const { labels } = model.task;
+  $("text-label").textContent = labels.input;
+  $("text").placeholder = labels.placeholder;
+  $("answer-label").textContent = labels.output;
   $("text").hidden = readsImages();
   $("text-label").htmlFor = readsImages() ? "image" : "text";
   $("image-box").hidden = !readsImages();
@@ -98,22 +112,22 @@ function showState() {
   showControls();
 }
 
-function readsImages() {
-  return state.model.kind === "image_classifier";
-}
-
 function showControls() {
   const { model } = state;
-  $("modes").hidden = !signatureOf(model, "sample");
+  $("modes").hidden = !canSample();
   for (const radio of document.getElementsByName("mode")) radio.checked = radio.value === state.mode;
-  $("again").hidden = state.mode !== "sample";
-  const signatureName = signatureOf(model, state.mode);
-  showOptions($("options"), model, signatureName, state.options, (name, value) => {
+  $("again").hidden = state.mode !== "sample" || seedName() === undefined;
+  showOptions($("options"), model, chosenSignature(), state.options, (name, value) => {
     if (value === undefined) delete state.options[name];
     else state.options[name] = value;
     changed();
   });
-  $("options-card").hidden = !optionsOf(model, signatureName).length && $("modes").hidden;
+  $("options-card").hidden = !optionsOf(model, chosenSignature()).length && !canSample();
+}
+
+/** The option that "Draw again" raises by one. */
+function seedName() {
+  return inputOfKind(state.model, chosenSignature(), "seed");
 }
 
 function showView() {
@@ -141,49 +155,29 @@ function clearAnswer() {
   $("time").textContent = "";
   for (const id of ["alignment-card", "best-card", "copy-answer"]) $(id).hidden = true;
   attention.clear();
-  showNotes($("notes"), []);
+  $("notes").replaceChildren();
 }
 
-function showText(text) {
-  const parts = [document.createTextNode(text)];
-  if (state.model.kind === "text_generator") {
-    parts.unshift(Object.assign(document.createElement("span"), { className: "prompt", textContent: state.text }));
-  }
-  $("answer").replaceChildren(...parts);
+/** Shows an answer, or its beginning, in the box of answers; returns its view. */
+function showInBox(signature, answer) {
+  const view = viewOf(signature, answer, state.text, secondText());
+  $("answer").replaceChildren(...view.nodes);
+  return view;
 }
 
-/** The best answers of a search, the first of which is shown. */
-function showFound({ outputs: found, scores: ofFound }) {
-  const outputs = [found].flat();
-  const scores = [ofFound ?? []].flat();
-  showText(textOf(outputs[0]));
-  return outputs
-    .map((output, rank) => ({ text: textOf(output), score: scores[rank] }))
-    .filter(({ score }) => score > UNFOUND_SCORE);
-}
-
-function showAnswer(answer, milliseconds, attended) {
+function showAnswer(signature, answer, milliseconds, attended) {
   const statuses = statusesOf(answer);
-  const view = viewOf(state.model.kind, state.text, state.options, answer);
-  if (view) $("answer").replaceChildren(...view.nodes);
-  const best = view ? view.bars : showFound(answer);
+  const view = showInBox(signature, answer);
   $("answer").classList.toggle("nothing", !$("answer").textContent);
   $("time").textContent = `${Math.round(milliseconds)} ms`;
   $("copy-answer").hidden = false;
-  $("best-card").hidden = !best.length;
-  $("best-hint").hidden = Boolean(view);
-  showBest($("best"), best, view ? (score) => score : Math.exp);
-  showNotes($("notes"), statuses);
+  $("best-card").hidden = !view.bars.length;
+  $("best-hint").hidden = !view.lengthOf;
+  showBest($("best"), view);
+  showNotes($("notes"), state.model.task, statuses);
   attention.want(state.model, attended);
   $("alignment-card").hidden = false; // lines are measured
   $("alignment-card").hidden = !alignment.show(answer, !statuses.includes("unfinished"));
-}
-
-/** The second text of a model that reads two, or undefined. */
-function secondText() {
-  const { model, options } = state;
-  const { inputs } = model.signatures[signatureOf(model, "search")];
-  return "contexts" in inputs ? (options.contexts ?? "") : undefined;
 }
 
 function showFailure(error) {
@@ -218,10 +212,11 @@ async function answerText() {
   clearTimeout(typing);
   running?.abort();
   showFailure(null);
-  const { model, text, mode } = state;
+  const { model, text } = state;
   const { file } = image;
   const content = readsImages() ? image.content : text;
-  const signatureName = signatureOf(model, mode);
+  const signatureName = chosenSignature();
+  const signature = model.task.signatures[signatureName];
   if (!content) {
     $("request-card").hidden = true;
     clearAnswer();
@@ -234,11 +229,11 @@ async function answerText() {
   showGrowing(true);
   try {
     const body = requestBody(model, signatureName, content, options);
-    showRequest(readsImages() ? curlLineOfFile(model, signatureName, file.name) : curlLine(model, body));
+    showRequest(readsImages() ? curlLineForFile(model, signatureName, file.name) : curlLine(model, body));
     const begin = performance.now();
     grow(model, signatureName, content, options, AbortSignal.any([signal, growth.signal]), (beginning) => {
       $("answer").classList.remove("old", "nothing");
-      showText(beginning);
+      showInBox(signature, beginning);
     });
     const answer = await ask(model, signatureName, body, signal);
     growth.abort();
@@ -246,7 +241,7 @@ async function answerText() {
     const attended = readsImages()
       ? model.shows_attention && (await send("/page/images", file, signal))
       : { text, pair: secondText() };
-    showAnswer(answer, model.milliseconds, attended);
+    showAnswer(signature, answer, model.milliseconds, attended);
   } catch (error) {
     growth.abort();
     if (signal.aborted) return;
@@ -265,7 +260,7 @@ async function answerBody() {
   try {
     const body = JSON.stringify(JSON.parse($("body").value));
     showRequest(curlLine(model, body));
-    const answer = await send(`/v1/models/${encodeURIComponent(model.name)}:predict`, body, signal);
+    const answer = await send(requestPath(model), body, signal);
     $("reply").textContent = JSON.stringify(answer, null, 2);
   } catch (error) {
     if (signal.aborted) return;
@@ -349,7 +344,9 @@ $("reset").addEventListener("click", () => {
   changed();
 });
 $("again").addEventListener("click", () => {
-  state.options.seed = (state.options.seed ?? state.model.neutral.seed) + 1;
+  const name = seedName();
+  const { neutral } = state.model.task.signatures[chosenSignature()].inputs[name];
+  state.options[name] = (state.options[name] ?? neutral) + 1;
   showControls();
   changed();
 });

@@ -5,6 +5,7 @@ servables/tensorflow/classifier.cc and regressor.cc.
 """
 
 import dataclasses
+import math
 
 from keras_attn.serve.errors import FAILED_PRECONDITION, UNIMPLEMENTED, RequestError
 from keras_attn.serve.json_text import parse, pretty
@@ -22,12 +23,12 @@ class Call:
     is_in_rows: bool
 
 
-def read_predict(body, signature_of):
+def read_predict(body, find_signature):
     """Reads the body of a `:predict`.
 
     Args:
         body: bytes.
-        signature_of: Function from a signature's name to its `SignatureDef`; it raises `RequestError` where there is
+        find_signature: Function from a signature's name to its `SignatureDef`; it raises `RequestError` where there is
             none.
 
     Returns:
@@ -38,7 +39,7 @@ def read_predict(body, signature_of):
     """
     document = parse(body)
     name = _signature_name(document)
-    infos = signature_of(name).inputs
+    infos = find_signature(name).inputs
     if not infos:
         raise RequestError(f"Failed to get input map for signature: {name}")
     if "instances" in document and "inputs" in document:
@@ -76,20 +77,20 @@ def _from_rows(document, infos):
         )
     if _is_object(rows[0]):
         return _from_objects(rows, infos)
-    (name,) = list(infos)[:1]
-    found = []
+    name, info = next(iter(infos.items()))
+    tensors = []
     for number, row in enumerate(rows):
         if _is_object(row):
             raise RequestError(f"Expecting value/list but got object at item {number} of input list")
         try:
-            found.append(_like_first(to_tensor(row, infos[name].dtype), found))
+            tensors.append(_like_first(to_tensor(row, info.dtype), tensors))
         except RequestError as error:
             raise _failed_element(number, "", error) from None
-    return {name: _stacked(found)}
+    return {name: _stacked(tensors)}
 
 
 def _from_objects(rows, infos):
-    found = {}
+    columns = {}
     for number, row in enumerate(rows):
         if not _is_object(row):
             raise RequestError(f"Expecting object but got list at item {number} of input list")
@@ -97,7 +98,7 @@ def _from_objects(rows, infos):
             try:
                 if name not in infos:
                     raise RequestError(f"JSON object: does not have named input: {name}")
-                tensors = found.setdefault(name, [])
+                tensors = columns.setdefault(name, [])
                 tensors.append(_like_first(to_tensor(value, infos[name].dtype), tensors))
             except RequestError as error:
                 raise _failed_element(number, f" key: {name}", error) from None
@@ -106,7 +107,7 @@ def _from_objects(rows, infos):
                 f"Failed to process element: {number} of 'instances' list. JSON object: {pretty(row)} must only have "
                 f"keys: {','.join(sorted(infos))}"
             )
-    return {name: _stacked(tensors) for name, tensors in found.items()}
+    return {name: _stacked(tensors) for name, tensors in columns.items()}
 
 
 def _is_object(value):
@@ -114,7 +115,9 @@ def _is_object(value):
 
 
 def _failed_element(number, key, error):
-    code = "UNIMPLEMENTED" if error.http_status == 501 else "INVALID_ARGUMENT"
+    code = "INVALID_ARGUMENT"
+    if error.http_status == 501:
+        code = "UNIMPLEMENTED"
     return RequestError(
         f"Failed to process element: {number}{key} of 'instances' list. Error: {code}: {error.message}"
     )
@@ -122,19 +125,16 @@ def _failed_element(number, key, error):
 
 def _like_first(tensor, tensors):
     """The tensor of a row, which must have the shape of those before it."""
-    shape = tensors[0].shape if tensors else tensor.shape
-    if _size(tensor.shape) != _size(shape):
-        raise RequestError(f"Expecting tensor size: {_size(shape)} but got: {_size(tensor.shape)}")
+    if not tensors:
+        return tensor
+    shape = tensors[0].shape
+    size = math.prod(tensor.shape)
+    expected = math.prod(shape)
+    if size != expected:
+        raise RequestError(f"Expecting tensor size: {expected} but got: {size}")
     if tensor.shape != shape:
         raise RequestError(f"Expecting shape {_shown(shape)} but got: {_shown(tensor.shape)}")
     return tensor
-
-
-def _size(shape):
-    size = 1
-    for length in shape:
-        size *= length
-    return size
 
 
 def _shown(shape):
@@ -171,8 +171,9 @@ def answer(call, outputs, infos):
         RequestError: if the outputs are not one for each row, where the request came in rows.
     """
     columns = {name: to_json(name, outputs[name], infos[name].dtype) for name in sorted(outputs)}
+    first = next(iter(columns.values()))
     if not call.is_in_rows:
-        return {"outputs": columns if len(columns) > 1 else next(iter(columns.values()))}
+        return {"outputs": first if len(columns) == 1 else columns}
     num_rows = None
     for name, column in columns.items():
         if not isinstance(column, list):
@@ -185,11 +186,11 @@ def answer(call, outputs, infos):
             )
         num_rows = len(column)
     if len(columns) == 1:
-        return {"predictions": next(iter(columns.values()))}
+        return {"predictions": first}
     return {"predictions": [dict(zip(columns, row)) for row in zip(*columns.values())]}
 
 
-def refuse_examples(body, signature_of, method):
+def refuse_examples(body, find_signature, method):
     """Raises what TF Serving answers to a `:classify` or `:regress` of a model without such a signature.
 
     The server checks names and dtypes only where it is not started with `--enable_signature_method_name_check`, so a
@@ -205,14 +206,17 @@ def refuse_examples(body, signature_of, method):
     if not examples:
         raise _wrong_form(document, "'examples' value is an empty array")
     try:
-        signature = signature_of(name)
+        signature = find_signature(name)
     except RequestError as error:
         if error.http_status == 404:
             raise
         raise RequestError(f"No signature was found with the name: {name}") from None
     if len(signature.inputs) != 1:
         raise RequestError("Expected one input Tensor.")
-    (_refuse_classify if method == "classify" else _refuse_regress)(signature)
+    if method == "classify":
+        _refuse_classify(signature)
+    else:
+        _refuse_regress(signature)
     raise RequestError(f"keras-attn serve answers :predict, not :{method}.", UNIMPLEMENTED)
 
 

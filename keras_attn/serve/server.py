@@ -37,16 +37,17 @@ class Handler(WSGIRequestHandler):
         self.wfile.flush()
 
     def make_environ(self):
-        """As werkzeug's, which takes the last of several `Content-Length`: these are all in it if they differ."""
+        """As werkzeug's, but with all values of `Content-Length` if several differ: werkzeug takes the last."""
         environ = super().make_environ()
-        if lengths := dict.fromkeys(self.headers.get_all("Content-Length", [])):
+        lengths = dict.fromkeys(self.headers.get_all("Content-Length", []))
+        if lengths:
             environ["CONTENT_LENGTH"] = ", ".join(lengths)
-        if self.headers.defects:  # lines that are no header, and with them all that follow, are left out
+        if self.headers.defects:  # a line that is not a header hides all headers after it
             environ["CONTENT_LENGTH"] = "unknown: the headers cannot be read"
         return environ
 
     def handle_expect_100(self):
-        """A client that asks first sends its body when it reads this."""
+        """Answers "Expect: 100-continue": the client sends its body when it reads this."""
         is_wanted = super().handle_expect_100()
         self.wfile.flush()
         return is_wanted
@@ -96,20 +97,25 @@ class Server(ThreadedWSGIServer):
             super().__init__(host, port, app, handler=Handler, fd=listener.fileno())
 
     def serve_forever(self, poll_interval=0.5):
-        """As the standard library's: werkzeug's swallows Ctrl-C, and the command would end with code 0."""
+        """Serves as the standard library does: werkzeug swallows Ctrl-C, and the command would end with code 0."""
         socketserver.BaseServer.serve_forever(self, poll_interval)
 
     @property
     def url(self):
         """The address for a browser or client on this machine."""
-        host = self.host if self.host not in ("0.0.0.0", "::") else "localhost"
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        if self.host in ("0.0.0.0", "::"):
+            host = "localhost"
+        elif ":" in self.host:
+            host = f"[{self.host}]"
+        else:
+            host = self.host
+        return f"http://{host}:{self.port}"
 
 
 def serve(folders, host="127.0.0.1", port=DEFAULT_PORT, xla=False, ignored_fields=()):
     """Serves models over TF Serving's REST API, with a page to try them, until Ctrl-C or SIGTERM.
 
-    The address is taken first, so that a wrong one is told before models are loaded.
+    It binds the address first, so that a bad one fails before models are loaded.
 
     Args:
         folders: List of paths: folders of exported models (the newest version is served), version folders, run folders,
@@ -143,7 +149,7 @@ def serve(folders, host="127.0.0.1", port=DEFAULT_PORT, xla=False, ignored_field
 
 @contextlib.contextmanager
 def stopped_by_sigterm():
-    """SIGTERM raises `SystemExit` in the block, as Ctrl-C raises `KeyboardInterrupt`, so that processes are ended."""
+    """Raises `SystemExit` on SIGTERM in the block, as Ctrl-C raises `KeyboardInterrupt`, so that processes are ended."""
 
     def stop(number, frame):
         raise SystemExit(128 + number)
@@ -160,20 +166,21 @@ def stopped_by_sigterm():
 
 def _greeting(server, models):
     lines = [f"Serving at {server.url}/ (stop with Ctrl-C)"]
-    lines += [f"  {model.name}, version {model.number}: {model.folder}" for model in models]
+    for model in models:
+        lines.append(f"  {model.name}, version {model.number}: {model.folder}")
     if not is_loopback(server.host):
         lines.append(f"Everybody who reaches {server.host} can ask: there is no password and no encryption.")
+    body = shlex.quote('{"instances": ["..."]}')
     for model in models:
-        body = shlex.quote('{"instances": ["..."]}')
-        lines.append(
-            f"Ask it: curl -d {body} {server.url}/v1/models/{urllib.parse.quote(model.name)}:predict"
-        )
+        url = f"{server.url}/v1/models/{urllib.parse.quote(model.name)}:predict"
+        lines.append(f"Ask it: curl -d {body} {url}")
     lines.append("This server is for trying models. For production, run TF Serving on the same folder:")
     for model in models:
         folder = model.folder.resolve().parent
         mount = shlex.quote(f"{folder}:/models/{model.name}:ro")
-        flag = " --xla_cpu_compilation_enabled" if model.needs_xla else ""
-        lines.append(
-            f"  docker run --rm -p 8501:8501 -v {mount} -e MODEL_NAME={shlex.quote(model.name)} tensorflow/serving{flag}"
-        )
+        name = shlex.quote(model.name)
+        command = f"docker run --rm -p 8501:8501 -v {mount} -e MODEL_NAME={name} tensorflow/serving"
+        if model.needs_xla:
+            command += " --xla_cpu_compilation_enabled"
+        lines.append(f"  {command}")
     return "\n".join(lines)

@@ -17,7 +17,7 @@ from keras_attn.serve.json_text import pretty
 STRING = 7
 _DTYPE_NAMES = {1: "float", 3: "int32", STRING: "string", 9: "int64", 10: "bool"}
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
-_LARGEST_WHOLE_FLOAT = 2**24 - 1
+_LARGEST_INTEGER = 2**24 - 1  # of those that become a float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,15 +38,17 @@ def to_tensor(value, dtype):
     Raises:
         RequestError: if a value is not of this dtype, or lists differ in length.
     """
-    shape = []
+    lengths = []
     first = value
     while isinstance(first, list):
-        shape.append(len(first))
+        lengths.append(len(first))
         first = first[0] if first else None
-    return Tensor(_filled(value, 0, tuple(shape), _CONVERTERS.get(dtype, _refuse), dtype), tuple(shape))
+    shape = tuple(lengths)
+    convert = _CONVERTERS.get(dtype, _refuse)
+    return Tensor(_converted(value, 0, shape, convert, dtype), shape)
 
 
-def _filled(value, level, shape, convert, dtype):
+def _converted(value, level, shape, convert, dtype):
     if not isinstance(value, list):
         if level != len(shape):
             raise RequestError(
@@ -60,7 +62,7 @@ def _filled(value, level, shape, convert, dtype):
         raise RequestError(
             f"Encountered list at unexpected size: {len(value)} at level: {level} expected size: {shape[level]}"
         )
-    return [_filled(item, level + 1, shape, convert, dtype) for item in value]
+    return [_converted(item, level + 1, shape, convert, dtype) for item in value]
 
 
 def is_base64(value):
@@ -85,12 +87,12 @@ def _string(value, dtype):
 
 
 def _text(value):
-    """A string, or what stands for it where it is not UTF-8."""
+    """A string; in base64 if it is not UTF-8."""
     try:
         value.encode()
-        return value
     except UnicodeEncodeError:
-        return {"b64": base64.b64encode(value.encode("utf-8", "surrogateescape")).decode("ascii")}
+        return _in_base64(value)
+    return value
 
 
 def _float(value, dtype):
@@ -98,8 +100,9 @@ def _float(value, dtype):
         raise _wrong_type(value, dtype)
     if isinstance(value, float) and not np.isfinite(value):
         return value
-    is_whole = isinstance(value, int) and -(2**63) <= value < 2**64  # RapidJSON reads others as decimals
-    if abs(value) > (_LARGEST_WHOLE_FLOAT if is_whole else _LARGEST_FLOAT):
+    is_integer = isinstance(value, int) and -(2**63) <= value < 2**64  # RapidJSON reads others as decimals
+    largest = _LARGEST_INTEGER if is_integer else _LARGEST_FLOAT
+    if abs(value) > largest:
         raise RequestError(f"Cannot convert JSON value: {pretty(value)} to float without loss of precision.")
     return float(value)
 
@@ -147,19 +150,19 @@ def to_json(name, values, dtype):
         dtype: `DataType`.
     """
     if dtype == STRING and name.endswith("_bytes"):
-        return _mapped(_base64_of, values)
+        return _each(_in_base64, values)
     if dtype == 1:
-        return _mapped(_decimal, values)
+        return _each(_decimal, values)
     return values
 
 
-def _mapped(function, values):
+def _each(function, values):
     if isinstance(values, list):
-        return [_mapped(function, value) for value in values]
+        return [_each(function, value) for value in values]
     return function(values)
 
 
-def _base64_of(value):
+def _in_base64(value):
     return {"b64": base64.b64encode(value.encode("utf-8", "surrogateescape")).decode("ascii")}
 
 

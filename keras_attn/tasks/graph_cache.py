@@ -21,7 +21,7 @@ In a process, until what they belong to goes:
   `inference_scope` have none (`ops.custom_gradient`).
 - The page of `plots.Explorer` (`html`): of its arrays, which are its own.
 - A served version (`serve.models`: its description, its process): by its folder's number, which is never written again. The task
-  of its attention pages (`serve.attention_pages`): by the checksum of what its folder held.
+  of its attention pages (`serve.pages`): by the checksum of what its folder held.
 - A run's checksums, callbacks and films (`cached_property`s in `runs`), `window_losses` and `state_snapshots`: of one run,
   whose model and data are its own; training changes values alone.
 - Plans of batches (`data.pair_batches`, `data.seeded_batches`): of their lengths, which are frozen.

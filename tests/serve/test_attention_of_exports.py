@@ -6,6 +6,7 @@ import urllib.parse
 
 import numpy as np
 import pytest
+from helpers_explorer import EXPLORER
 from helpers_serving import Client, running
 from helpers_translators import byte_translator
 
@@ -14,7 +15,6 @@ from keras_attn.inspection import capture_attention
 pytestmark = pytest.mark.extended  # the graphs of a search, and a browser, take seconds
 
 TEXT = "4 </script>"
-EXPLORER = "document.querySelector('[data-explorer]').explorer"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_the_tab_shows_the_heads_of_the_export(served, browser):
     translator, url, models = served
     [model] = models
     assert model.description["shows_attention"]
-    assert model.description["kind"] == "translator"
+    assert model.description["task"]["kind"] == "translator"
     expected = expected_maps(translator)
     asked = urllib.parse.urlencode({"text": TEXT, "view": "attention"})
     page = browser.page(f"{url}/#{asked}")

@@ -13,10 +13,10 @@ from helpers_explorer import ExplorerParser
 from helpers_images import encoded, patch_classifier, pixels
 from helpers_serving import Client
 
-from keras_attn.serve import attention_pages
+from keras_attn.serve import pages
 from keras_attn.serve.app import App
-from keras_attn.serve.attention_pages import ExportPages, TaskPages
 from keras_attn.serve.errors import NOT_FOUND, RequestError
+from keras_attn.serve.pages import ExportPages, TaskPages
 from keras_attn.tasks.export_cache import content_of
 
 
@@ -29,11 +29,10 @@ class Models(dict):
         return self[name]
 
 
-def of_inputs(*names):
-    return types.SimpleNamespace(inputs=dict.fromkeys(names), outputs={})
-
-
-OF_IMAGES = types.SimpleNamespace(inputs={"inputs": None}, outputs={"image": None, "grid": None})
+def declaration(**kinds):
+    """The declaration of an export with a signature `attention`, whose inputs have widgets of these kinds."""
+    inputs = {name: {"widget": kind and {"kind": kind}, "neutral": ""} for name, kind in kinds.items()}
+    return {"attention": "attention", "signatures": {"attention": {"inputs": inputs}}}
 
 
 def see(signature_name, inputs):
@@ -74,15 +73,17 @@ def ask(monkeypatch):
         loaded.append(folder)
         return tasks[folder]
 
-    monkeypatch.setattr(attention_pages, "load_task", load)
-    monkeypatch.setattr(attention_pages, "content_of", lambda folder: f"of {folder}")
+    monkeypatch.setattr(pages, "load_task", load)
+    monkeypatch.setattr(pages, "content_of", lambda folder: f"of {folder}")
     models = Models({name: types.SimpleNamespace(attention=TaskPages(name, f"of {name}")) for name in tasks})
     models["export"] = types.SimpleNamespace(attention=ExportPages("export", None, None))
     models["export with it"] = types.SimpleNamespace(
-        attention=ExportPages("export", of_inputs("inputs", "option"), run)
+        attention=ExportPages("export", declaration(inputs="text", option=None), run)
     )
-    models["export of images"] = types.SimpleNamespace(attention=ExportPages("pictures", OF_IMAGES, see))
-    of_pairs = ExportPages("pairs", of_inputs("inputs", "contexts"), run)
+    models["export of images"] = types.SimpleNamespace(
+        attention=ExportPages("pictures", declaration(inputs="image"), see)
+    )
+    of_pairs = ExportPages("pairs", declaration(inputs="text", contexts="second_text"), run)
     models["export of pairs"] = types.SimpleNamespace(attention=of_pairs)
     app = App(models, "127.0.0.1")
 
@@ -190,7 +191,7 @@ def test_the_page_of_an_export_is_that_of_its_own_answer(ask, given, tokens):
 def test_a_text_is_no_path_of_an_image_of_the_server(ask, tmp_path, monkeypatch):
     secret = tmp_path / "secret.png"
     secret.write_bytes(encoded(pixels(8, 12)))
-    monkeypatch.setattr(attention_pages, "load_task", lambda folder: patch_classifier())
+    monkeypatch.setattr(pages, "load_task", lambda folder: patch_classifier())
     ask.models["pets"] = types.SimpleNamespace(attention=TaskPages("pets", "of pets"))
     status, _, body = ask(model="pets", text=str(secret))
     assert status == 400
@@ -209,15 +210,15 @@ def test_a_window_or_a_frame_is_told_in_html_why_there_is_no_page(ask, destinati
 
 def test_a_pair_for_a_task_of_one_text_is_refused(monkeypatch):
     generator = types.SimpleNamespace(name="text generator", takes="texts", show_options=())
-    monkeypatch.setattr(attention_pages, "load_task", lambda folder: generator)
-    monkeypatch.setattr(attention_pages, "content_of", lambda folder: "of folder")
+    monkeypatch.setattr(pages, "load_task", lambda folder: generator)
+    monkeypatch.setattr(pages, "content_of", lambda folder: "of folder")
     with pytest.raises(RequestError, match=r"A text generator reads one text\. Received: a pair too"):
         TaskPages("folder", "of folder").page("a", "b")
 
 
 def test_a_folder_that_was_changed_since_the_start_gives_no_page_of_another_model(monkeypatch, tmp_path):
     mood = classifier()
-    monkeypatch.setattr(attention_pages, "load_task", lambda folder: mood)
+    monkeypatch.setattr(pages, "load_task", lambda folder: mood)
     (tmp_path / "file").write_text("a")
     content = content_of(tmp_path)
     assert TaskPages(tmp_path, content).page("the dog") == mood.show("the dog").html

@@ -6,16 +6,12 @@ import subprocess
 
 import numpy as np
 import pytest
+from helpers_explorer import EXPLORER
 from helpers_images import encoded, patch_classifier, pixels
+from helpers_page_server import IS_DONE
 from helpers_serving import running
 
 pytestmark = pytest.mark.extended  # a browser takes seconds to start
-
-EXPLORER = "document.querySelector('[data-explorer]').explorer"
-IS_DONE = (
-    "document.querySelector('#answer').getAttribute('aria-busy') === 'false' && "
-    "document.querySelector('#time').textContent !== ''"
-)
 
 
 @pytest.fixture(scope="module")
@@ -36,26 +32,20 @@ def open_page(served, browser):
     page.close()
 
 
-def visible(page, selector):
-    return page.evaluate(
-        f"[...document.querySelectorAll({json.dumps(selector)})].filter(e => e.checkVisibility()).map(e => e.textContent)"
-    )
-
-
 def test_a_file_that_is_chosen_gets_labels_and_a_command(served, open_page, tmp_path):
     classifier, _, [model] = served
-    assert model.description["kind"] == "image_classifier"
+    assert model.description["task"]["kind"] == "image_classifier"
     page = open_page
-    assert not visible(page, "#text, #options-card, #raw")
-    assert visible(page, "label[for=image]") == ["Image"]
+    assert not page.visible("#text, #options-card, #raw")
+    assert page.visible("label[for=image]") == ["Image"]
     file = tmp_path / "Ada's é.png"
     file.write_bytes(encoded(pixels(31, 17, seed=5)))
     page.choose_file("#image", file)
     page.wait_for(IS_DONE)
     labels, scores = classifier(str(file), top_k=3, return_scores=True)
     assert page.text("#answer") == labels[0]
-    assert visible(page, "#best bdi") == labels
-    shown = [float(text) for text in visible(page, "#best .score")]
+    assert page.visible("#best bdi") == labels
+    shown = [float(text) for text in page.visible("#best .score")]
     assert shown == pytest.approx(scores, abs=6e-4)
     assert page.evaluate("document.querySelector('#image-shown img').naturalWidth") == 17
     command = page.text("#request")
@@ -67,8 +57,8 @@ def test_a_file_that_is_chosen_gets_labels_and_a_command(served, open_page, tmp_
     broken.write_bytes(file.read_bytes()[:90])
     page.choose_file("#image", broken)
     page.wait_for("document.querySelector('#notes').textContent")
-    assert visible(page, "#notes li") == ["This is no JPEG or PNG file, or a damaged one."]
-    assert not visible(page, "#best bdi")
+    assert page.visible("#notes li") == ["This is no JPEG or PNG file, or a damaged one."]
+    assert not page.visible("#best bdi")
 
 
 def test_the_tab_shows_where_the_heads_look_in_the_image(served, open_page, tmp_path):

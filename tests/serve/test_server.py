@@ -24,10 +24,11 @@ from helpers_serving import Client, running
 from helpers_translators import byte_translator, exported_once
 
 import keras_attn_cli
-from keras_attn.export import export_saved_model, write_warmup_requests
+from keras_attn.export import export_saved_model, write_task_declaration, write_warmup_requests
 from keras_attn.serve.app import MOST_BODY_BYTES, is_loopback
+from keras_attn.serve.folders import find_version
+from keras_attn.serve.models import ServedModel
 from keras_attn.serve.server import _greeting
-from keras_attn.tasks import Translator
 
 ROOT = pathlib.Path(__file__).parents[2]
 SERVING = ROOT / "examples" / "serving"
@@ -224,6 +225,8 @@ def test_loopback_addresses_are_known():
         ("/", "text/html"),
         ("/page/page.js", "text/javascript"),
         ("/page/page.css", "text/css"),
+        ("/page/base.css", "text/css"),
+        ("/page/dom.js", "text/javascript"),
         ("/?x=1", "text/html"),
     ],
 )
@@ -231,7 +234,8 @@ def test_the_pages_files_are_served_with_a_strict_policy(client, path, kind):
     status, content = client.ask("GET", path)
     assert (status, client.headers["Content-Type"]) == (200, f"{kind}; charset=utf-8")
     name = path.rpartition("/")[2].partition("?")[0] or "page.html"
-    assert content == (ROOT / "keras_attn" / "serve" / name).read_bytes()
+    room = "plots" if name in ("base.css", "dom.js", "words.js") else "serve"
+    assert content == (ROOT / "keras_attn" / room / name).read_bytes()
     policy = client.headers["Content-Security-Policy"].split("; ")
     assert {"default-src 'none'", "script-src 'self'", "connect-src 'self'"} <= set(policy)
 
@@ -241,51 +245,87 @@ def test_no_other_file_is_served(client, path):
     assert client.ask("GET", path)[0] == 404
 
 
-def test_the_page_is_told_what_a_model_takes(tmp_path):
-    def translate(inputs, length_penalty, num_beams, stop_token_ids):
+SPECS = [
+    tf.TensorSpec([None], tf.string, name="inputs"),
+    tf.TensorSpec([None], tf.float32, name="length_penalty"),
+    tf.TensorSpec([None, 8], tf.int32, name="stop_token_ids"),
+]
+SHAPES = {
+    "inputs": {
+        "inputs": {"dtype": "string", "shape": [None]},
+        "length_penalty": {"dtype": "float", "shape": [None]},
+        "stop_token_ids": {"dtype": "int32", "shape": [None, 8]},
+    },
+    "outputs": {
+        "outputs": {"dtype": "string", "shape": [None, 1]},
+        "scores": {"dtype": "float", "shape": [None, 1]},
+    },
+}
+
+
+def export_translate(folder):
+    """A version whose only signature has the name of a translator's."""
+
+    def translate(inputs, length_penalty, stop_token_ids):
         return {"outputs": inputs[:, tf.newaxis], "scores": length_penalty[:, tf.newaxis]}
 
-    specs = [
-        tf.TensorSpec([None], tf.string, name="inputs"),
-        tf.TensorSpec([None], tf.float32, name="length_penalty"),
-        tf.TensorSpec([None], tf.int32, name="num_beams"),
-        tf.TensorSpec([None, 8], tf.int32, name="stop_token_ids"),
-    ]
-    version = export_saved_model(tmp_path / "model", {"translate": (translate, specs)})
-    neutral = {"length_penalty": 0.5, "num_beams": 0, "stop_token_ids": [-1] * 8}
-    dtypes = {"length_penalty": "float32", "num_beams": "int32", "stop_token_ids": "int32"}
-    request = {name: np.array([value], dtypes[name]) for name, value in neutral.items()}
+    return export_saved_model(folder, {"translate": (translate, SPECS)})
+
+
+def declared(**changes):
+    """What an export of this signature may declare."""
+    inputs = {name: {"meaning": name, "widget": None} for name in SHAPES["inputs"]}
+    outputs = {name: {"meaning": name} for name in SHAPES["outputs"]}
+    signature = {"meaning": "", "view": "answers", "beginnings": None, "inputs": inputs, "outputs": outputs}
+    return {
+        "format": 1,
+        "task": "Translator",
+        "ask": "translate",
+        "sample": None,
+        "attention": None,
+        "signatures": {"translate": signature},
+        **changes,
+    }
+
+
+def test_the_page_is_told_what_a_model_takes_and_never_guesses_its_kind(tmp_path):
+    version = export_translate(tmp_path / "model")
+    neutral = {"length_penalty": 0.5, "stop_token_ids": [-1] * 8}
+    request = {"length_penalty": np.array([0.5], "float32"), "stop_token_ids": np.full([1, 8], -1, "int32")}
     write_warmup_requests(version, "model", [("translate", {"inputs": np.array(["a"]), **request})])
+    expected = {
+        "name": "model",
+        "version": 1,
+        "task": None,
+        "shows_attention": False,
+        "signatures": {"translate": SHAPES},
+        "neutral": neutral,
+    }
     with running([tmp_path / "model"]) as (port, _):
-        found = ask_page(port)
-    shape = {"shape": [None]}
-    assert found == [
-        {
-            "name": "model",
-            "version": 1,
-            "kind": "translator",
-            "shows_attention": False,
-            "signatures": {
-                "translate": {
-                    "inputs": {
-                        "inputs": {"dtype": "string", **shape},
-                        "length_penalty": {"dtype": "float", **shape},
-                        "num_beams": {"dtype": "int32", **shape},
-                        "stop_token_ids": {"dtype": "int32", "shape": [None, 8]},
-                    },
-                    "outputs": {
-                        "outputs": {"dtype": "string", "shape": [None, 1]},
-                        "scores": {"dtype": "float", "shape": [None, 1]},
-                    },
-                }
-            },
-            "neutral": neutral,
-            "meanings": {
-                name: Translator.signature_inputs[name].meaning
-                for name in ("inputs", "length_penalty", "num_beams", "stop_token_ids")
-            },
-        }
-    ]
+        assert ask_page(port) == [expected]
+    write_task_declaration(version, declared())
+    with running([tmp_path / "model"]) as (port, _):
+        assert ask_page(port) == [{**expected, "task": declared()}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"signatures": {}}, "does not declare `translate`, its signature for 'ask'"),
+        ({"sample": "sample"}, "does not declare `sample`, its signature for 'sample'"),
+        (
+            {"signatures": {"translate": {"inputs": {}, "outputs": {}}}},
+            "declares a signature `translate` that the graph does not have",
+        ),
+        ({"signatures": {"translate": []}}, "does not declare a task"),
+        ({"format": 2}, "task.json"),
+    ],
+)
+def test_a_declaration_that_does_not_fit_the_graph_is_refused(tmp_path, changes, message):
+    version = export_translate(tmp_path / "model")
+    write_task_declaration(version, declared(**changes))
+    with pytest.raises(ValueError, match=message):
+        ServedModel(find_version(tmp_path / "model"))
 
 
 def ask_page(port):
@@ -298,14 +338,15 @@ def test_the_neutral_values_of_an_export_change_nothing(tmp_path_factory):
     translator, version = exported_once(tmp_path_factory, byte_translator)
     with running([version]) as (port, _):
         [model] = ask_page(port)
-        names = set(model["signatures"]["translate"]["inputs"]) - {"inputs"}
-        row = {"inputs": "ab", **{name: model["neutral"][name] for name in names}}
+        inputs = model["task"]["signatures"]["translate"]["inputs"]
+        row = {"inputs": "ab"}
+        for name in set(inputs) - {"inputs"}:
+            row[name] = inputs[name]["neutral"]
         body = {"signature_name": "translate", "instances": [row]}
         with contextlib.closing(Client(port)) as client:
             answer = client.predict(body, model=model["name"])
     assert answer["predictions"][0]["outputs"][0] == translator(["ab"])[0]
-    assert model["kind"] == "translator"
-    assert not {"inputs", "targets"} & set(model["neutral"])
+    assert model["task"]["kind"] == "translator"
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_loaded(capsys):

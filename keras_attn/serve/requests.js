@@ -1,19 +1,13 @@
 // Requests to the server, as TF Serving's REST interface takes them.
+// A `model` is what /page/models says: {name, version, task, signatures, ...}; `task` is the declaration of the export.
 
 // An answer that comes sooner is shown at once; a later one is shown growing until it comes.
 const LATE_MILLISECONDS = 100;
 const LONGEST_GROWTH = 4096;
-// The signatures that tell most of an answer; a model has one of them, and a plain one.
-const SEARCHES = [
-  "translate", "generate", "translate_n_best",
-  "embed", "classify", "classify_images", "spans", "fill", "answer",
-  "serving_default",
-];
 
-/** The signature that answers a text, or an image, in a mode; or undefined. */
-export function signatureOf(model, mode) {
-  const names = mode === "sample" ? ["sample"] : SEARCHES;
-  return names.find((name) => "inputs" in (model.signatures[name]?.inputs ?? {}));
+/** The name of the signature that answers in a mode, "search" or "sample"; null if the model has none. */
+export function signatureFor(model, mode) {
+  return mode === "sample" ? model.task.sample : model.task.ask;
 }
 
 /**
@@ -22,14 +16,20 @@ export function signatureOf(model, mode) {
  */
 export function requestBody(model, signatureName, content, options) {
   const instance = {};
-  for (const name of Object.keys(model.signatures[signatureName].inputs)) {
-    const value = name === "inputs" ? content : (options[name] ?? model.neutral[name]);
-    if (value === undefined || value === null) {
-      throw new Error(`The model's signature ${signatureName} needs ${name}, which this page does not know.`);
+  for (const [name, input] of Object.entries(model.task.signatures[signatureName].inputs)) {
+    instance[name] = valueOf(input, content, options[name]);
+    if (instance[name] === undefined) {
+      throw new Error(`The model's signature ${signatureName} needs ${name}, for which its export declares no value.`);
     }
-    instance[name] = value;
   }
   return JSON.stringify({ signature_name: signatureName, instances: [instance] });
+}
+
+function valueOf(input, content, option) {
+  const kind = input.widget?.kind;
+  if (kind === "text" || kind === "image") return content;
+  if (kind === "second_text") return option ?? "";
+  return option ?? input.neutral ?? undefined;
 }
 
 export function requestPath(model) {
@@ -47,7 +47,7 @@ function quoted(text) {
 }
 
 /** The command that sends an image's file from a shell. */
-export function curlLineOfFile(model, signatureName, fileName) {
+export function curlLineForFile(model, signatureName, fileName) {
   const marker = "FILE";
   const [before, after] = requestBody(model, signatureName, { b64: marker }, {}).split(marker);
   const parts = `printf %s ${quoted(before)}; base64 < ${quoted(fileName)} | tr -d '\\n'; printf %s ${quoted(after)}`;
@@ -77,6 +77,11 @@ export async function send(path, body, signal) {
   return answer;
 }
 
+function oneLine(reason) {
+  const line = String(reason).trim().split("\n")[0];
+  return line.length > 300 ? `${line.slice(0, 300)}…` : line;
+}
+
 /** The outputs for the one text of a request, by name. */
 export async function ask(model, signatureName, body, signal) {
   const { predictions } = await send(requestPath(model), body, signal);
@@ -84,34 +89,33 @@ export async function ask(model, signatureName, body, signal) {
   if (outputs === undefined) throw new Error("The server's answer holds no prediction.");
   // The value of a signature's only output stands without its name.
   const isNamed = typeof outputs === "object" && outputs !== null && !Array.isArray(outputs) && !("b64" in outputs);
-  return isNamed ? outputs : { [Object.keys(model.signatures[signatureName].outputs)[0]]: outputs };
+  if (isNamed) return outputs;
+  const [name] = Object.keys(model.task.signatures[signatureName].outputs);
+  return { [name]: outputs };
 }
 
 /**
- * Shows the beginning of the answer, longer each time, by greedy calls that may write 2, 4, 8, ... tokens. They begin
+ * Shows the beginning of the answer, longer each time, by quick calls that may write 2, 4, 8, ... tokens. They begin
  * when the answer itself, which is under way, is late, and end with `signal`. What fails here, the answer will say.
  */
 export async function grow(model, signatureName, text, options, signal, show) {
-  const { inputs, outputs } = model.signatures[signatureName];
-  if (!("max_length" in inputs) || !("status" in outputs)) return;
-  const longest = options.max_length || LONGEST_GROWTH;
+  const { beginnings } = model.task.signatures[signatureName];
+  if (!beginnings) return;
+  const { length: limit, options: quick } = beginnings;
+  const longest = options[limit] || LONGEST_GROWTH;
   try {
     await new Promise((resolve) => setTimeout(resolve, LATE_MILLISECONDS));
     for (let length = 2; length < longest && !signal.aborted; length *= 2) {
-      const short = { ...options, num_beams: 1, max_length: length };
-      const answer = await ask(model, signatureName, requestBody(model, signatureName, text, short), signal);
+      const body = requestBody(model, signatureName, text, { ...options, ...quick, [limit]: length });
+      const answer = await ask(model, signatureName, body, signal);
       if (signal.aborted) return;
-      show(textOf(first(answer.outputs)));
-      const status = statusesOf(answer);
-      if (!status.includes("unfinished") || status.includes("max_length_clamped")) return;
+      show(answer);
+      const statuses = statusesOf(answer);
+      if (!statuses.includes("unfinished") || statuses.includes(`${limit}_clamped`)) return;
     }
   } catch {
     return;
   }
-}
-
-export function first(value) {
-  return Array.isArray(value) ? value[0] : value;
 }
 
 export function statusesOf(answer) {
@@ -127,9 +131,4 @@ export function textOf(value) {
     return new TextDecoder().decode(bytes);
   }
   return value === undefined || value === null ? "" : String(value);
-}
-
-function oneLine(reason) {
-  const line = String(reason).trim().split("\n")[0];
-  return line.length > 300 ? `${line.slice(0, 300)}…` : line;
 }
