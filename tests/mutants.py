@@ -610,7 +610,7 @@ MUTANTS = [
     ),
     Mutant(
         "loras_products_are_lost_in_saving",
-        "_merged",
+        "_merged_kernel",
         "kernel_value + layer.lora_alpha / layer.lora_rank * (a @ b)",
         "kernel_value + 0 * layer.lora_alpha / layer.lora_rank * (a @ b)",
         ("tasks/test_translator.py::test_lora_is_merged_into_what_is_saved",),

@@ -16,8 +16,7 @@ from keras_attn.huggingface.heads import with_head
 from keras_attn.huggingface.model_types import is_body, model_type_of, task_of
 from keras_attn.huggingface.name_tables import places
 from keras_attn.huggingface.weight_assignment import assign_in_parts, unwritten_variables
-from keras_attn.layers.layer_slots import global_policy
-from keras_attn.models.copies import run_without_values
+from keras_attn.layers.layer_slots import global_policy, run_without_values
 from keras_attn.models.weight_names import named_weights
 from keras_attn.terminal import say
 

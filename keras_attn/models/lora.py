@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_attn.compat.keras import all_layers, stored_matrix
-from keras_attn.models.copies import assign_by_names, is_of_lora, twin_of
+from keras_attn.models.model_copies import assign_by_name, is_lora_weight, make_twin
 from keras_attn.models.weight_names import named_weights
 
 
@@ -34,19 +34,19 @@ def merge_lora(model):
 
     Reference: [Hu et al., 2021](https://arxiv.org/abs/2106.09685), section 4.1, "No Additional Inference Latency".
     """
-    adapted = _adapted(model)
+    adapted = _adapted_layers(model)
     if not adapted:
         raise ValueError("`merge_lora` needs a model with LoRA. Received: a model without.")
     if any(getattr(layer, "quantization_mode", None) for layer in adapted):
         raise ValueError("A quantised kernel has no room for LoRA's product. Merge before `quantize`.")
-    merged = dict(map(_merged, adapted))
+    merged = {id(stored_matrix(layer)): _merged_kernel(layer) for layer in adapted}
     values = {
         name: merged.get(id(variable), variable)
         for name, variable in named_weights(model).items()
-        if not is_of_lora(variable)
+        if not is_lora_weight(variable)
     }
-    twin = twin_of(model)
-    assign_by_names(twin, values)
+    twin = make_twin(model)
+    assign_by_name(twin, values)
     return twin
 
 
@@ -62,18 +62,21 @@ def has_lora(model):
     assert not has_lora(model)
     ```
     """
-    return isinstance(model, keras.Model) and bool(_adapted(model))
+    return isinstance(model, keras.Model) and bool(_adapted_layers(model))
 
 
-def _adapted(model):
+def _adapted_layers(model):
     return [layer for layer in all_layers(model) if getattr(layer, "lora_enabled", False)]
 
 
-def _merged(layer):
-    """The id of the variable that a layer's LoRA adapts, and its value with the product added."""
-    is_embedding = hasattr(layer, "lora_embeddings_a")
-    kernel = stored_matrix(layer)
-    names = ("lora_embeddings_a", "lora_embeddings_b") if is_embedding else ("lora_kernel_a", "lora_kernel_b")
-    a, b = (np.asarray(keras.ops.convert_to_numpy(getattr(layer, name)), "float64") for name in names)
-    kernel_value = np.asarray(keras.ops.convert_to_numpy(kernel), "float64")
-    return id(kernel), kernel_value + layer.lora_alpha / layer.lora_rank * (a @ b)
+def _merged_kernel(layer):
+    """The matrix that a layer's LoRA adapts, with the product added, float64."""
+    kind = "embeddings" if hasattr(layer, "lora_embeddings_a") else "kernel"
+    a = _float64(getattr(layer, f"lora_{kind}_a"))
+    b = _float64(getattr(layer, f"lora_{kind}_b"))
+    kernel_value = _float64(stored_matrix(layer))
+    return kernel_value + layer.lora_alpha / layer.lora_rank * (a @ b)
+
+
+def _float64(variable):
+    return np.asarray(keras.ops.convert_to_numpy(variable), "float64")

@@ -8,8 +8,8 @@ import keras
 from keras_attn.checks import choose
 from keras_attn.compat.keras import all_layers
 from keras_attn.layers.lora_and_quantization import forget_compiled
-from keras_attn.models.copies import check_comes_back, copy_in_policies
 from keras_attn.models.lora import has_lora
+from keras_attn.models.model_copies import check_comes_back, copy_with_policies, stored_mode
 
 
 def quantize(model, mode):
@@ -43,8 +43,9 @@ def quantize(model, mode):
     choose("mode", mode, QUANTIZATIONS)
     if not isinstance(model, keras.Model):
         raise ValueError(f"Only a keras.Model can be quantised. Received: {type(model).__name__}.")
-    if (found := quantization_of(model)) is not None:
-        raise ValueError(f"The model is quantised already. Received: mode={mode!r}, a model in {found}.")
+    present = quantization_of(model)
+    if present is not None:
+        raise ValueError(f"The model is quantised already. Received: mode={mode!r}, a model in {present}.")
     if has_lora(model):
         raise ValueError(
             "A model with LoRA is not quantised. Quantise what `keras_attn.models.merge_lora(model)` returns."
@@ -96,13 +97,13 @@ def quantization_of(model):
     """
     if not isinstance(model, keras.Model):
         return None
-    layers = all_layers(model)
-    modes = [getattr(layer, "quantization_mode", None) for layer in layers]
-    found = next((mode for mode in modes if mode is not None), None)
-    in_bfloat16 = any(
-        hasattr(layer, "store_in_bfloat16") and layer.variable_dtype == "bfloat16" for layer in layers
-    )
-    return found or ("bfloat16" if in_bfloat16 and model.variable_dtype != "bfloat16" else None)
+    modes = [stored_mode(layer) for layer in all_layers(model)]
+    keras_modes = [mode for mode in modes if mode not in (None, "bfloat16")]
+    if keras_modes:
+        return keras_modes[0]
+    if "bfloat16" in modes and model.variable_dtype != "bfloat16":
+        return "bfloat16"
+    return None
 
 
 def config_that_comes_back(model, config):
@@ -156,4 +157,4 @@ def float32_copy(model):
     assert float32_copy(model).compute_dtype == "float32"
     ```
     """
-    return copy_in_policies(model, lambda name: "float32")
+    return copy_with_policies(model, lambda name: "float32")

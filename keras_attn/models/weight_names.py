@@ -47,7 +47,8 @@ def _match(ours, theirs, pairs):
         ours: List of pairs: the remaining steps, and all steps.
         theirs: List of pairs: the remaining parts of a name, and the whole name.
     """
-    ours_below, theirs_below = _grouped(ours, lambda step: step), _grouped(theirs, lambda part: part)
+    ours_below = _group(ours)
+    theirs_below = _group(theirs)
     if len(ours_below) != len(theirs_below):
         return False
     matched = {}
@@ -59,13 +60,14 @@ def _match(ours, theirs, pairs):
             by_stem[step.stem, is_weight].append(step)
     free = set(theirs_below) - set(matched.values())
     for (stem, is_weight), steps in by_stem.items():
-        steps = sorted(steps, key=lambda step: _number(step.name, stem))
+        steps.sort(key=lambda step: _number(step.name, stem))
         candidates = [
             name for name, is_theirs in free if is_theirs == is_weight and _number(name, stem) is not None
         ]
+        candidates.sort(key=lambda name: _number(name, stem))
         if len(candidates) != len(steps):
             return False
-        for step, name in zip(steps, sorted(candidates, key=lambda name: _number(name, stem))):
+        for step, name in zip(steps, candidates):
             matched[step, is_weight] = (name, is_weight)
     for key, their_key in matched.items():
         if their_key not in theirs_below:
@@ -77,46 +79,50 @@ def _match(ours, theirs, pairs):
     return True
 
 
-def _grouped(paths, key):
+def _group(paths):
     """{(first step, whether it is the last): [(the others, the whole)]}."""
     groups = collections.defaultdict(list)
     for (first, *others), whole in paths:
-        groups[key(first), not others].append((others, whole))
+        groups[first, not others].append((others, whole))
     return groups
 
 
 def _number(name, stem):
     """The number in a name made by Keras, else None: 0 for "dense", 3 for "dense_3"."""
-    found = re.fullmatch(rf"{re.escape(stem)}(?:_([0-9]+))?", name)
-    return int(found[1] or 0) if found else None
+    match = re.fullmatch(rf"{re.escape(stem)}(?:_([0-9]+))?", name)
+    if match is None:
+        return None
+    return int(match[1] or 0)
 
 
 def _weights_by_steps(model):
-    steps_of = {}
-    _walk(model, (), steps_of, set())
-    steps = [(steps_of[id(variable)], variable) for variable in model.weights]
-    assert len({tuple(step.name for step in path) for path, _ in steps}) == len(model.weights)
-    return steps
+    paths = {}
+    _walk(model, (), paths, set())
+    weights = [(paths[id(variable)], variable) for variable in model.weights]
+    assert len({tuple(step.name for step in path) for path, _ in weights}) == len(model.weights)
+    return weights
 
 
-def _walk(layer, above, steps_of, visited):
-    """Records the path to each weight of a layer in `steps_of`: {id(weight): steps}."""
+def _walk(layer, above, paths, visited):
+    """Records the path to each weight of a layer in `paths`: {id(weight): steps}."""
     visited.add(id(layer))
     weights = {id(weight) for weight in layer.weights}
     # A layer may refer to another layer that is not a part of it.
     parts = [part for part in _parts(layer) if part.weights and weights.issuperset(map(id, part.weights))]
-    weights_of_parts = {id(weight) for part in parts for weight in part.weights}
-    own = [weight for weight in layer.weights if id(weight) not in weights_of_parts]
-    for weight, step in zip(own, _steps((weight.name, "variable") for weight in own)):
-        steps_of.setdefault(id(weight), (*above, step))
-    for part, step in zip(parts, _steps((part.name, _snake_case(type(part).__name__)) for part in parts)):
+    part_weights = {id(weight) for part in parts for weight in part.weights}
+    own = [weight for weight in layer.weights if id(weight) not in part_weights]
+    own_steps = _steps([(weight.name, "variable") for weight in own])
+    for weight, step in zip(own, own_steps):
+        paths.setdefault(id(weight), (*above, step))
+    part_steps = _steps([(part.name, _snake_case(type(part).__name__)) for part in parts])
+    for part, step in zip(parts, part_steps):
         if id(part) not in visited:
-            _walk(part, (*above, step), steps_of, visited)
+            _walk(part, (*above, step), paths, visited)
 
 
 def _parts(layer):
     """The layers that a layer holds, each once: in a model's own order, else in the order of attributes."""
-    found = {}
+    parts = {}
     pending = [vars(layer)]
     if isinstance(layer, keras.Model):
         pending.append(layer.layers)
@@ -124,21 +130,22 @@ def _parts(layer):
     while pending:
         value = pending.pop()
         if isinstance(value, keras.layers.Layer):
-            found.setdefault(id(value), value)
+            parts.setdefault(id(value), value)
         elif isinstance(value, dict | list | tuple) and id(value) not in seen:
             seen.add(id(value))
             values = value.values() if isinstance(value, dict) else value
             pending += reversed(list(values))
-    found.pop(id(layer), None)
-    return list(found.values())
+    parts.pop(id(layer), None)
+    return list(parts.values())
 
 
 def _steps(names_and_stems):
     """One `_Step` for each sibling, all with different names."""
-    names_and_stems = list(names_and_stems)
-    taken, used = {name for name, _ in names_and_stems}, set()
+    taken = {name for name, _ in names_and_stems}
+    used = set()
     for name, stem in names_and_stems:
-        distinct, number = name, 0
+        distinct = name
+        number = 0
         while distinct in used or (number and distinct in taken):
             number += 1
             distinct = f"{name}_{number}"

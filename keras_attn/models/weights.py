@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from keras_attn.files import replaced_file
-from keras_attn.models.copies import finalize_layers, run_without_values
+from keras_attn.layers.layer_slots import run_without_values
+from keras_attn.models.model_copies import finalize_layers
 from keras_attn.models.weight_names import match_names, named_weights
 
 _FLOATS = {

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_attn.files import restored_folder
-from keras_attn.models.copies import copy_in_policies
+from keras_attn.models.model_copies import copy_with_policies
 from keras_attn.runs.data import as_corpora
 from keras_attn.runs.pair_settings import Choices, FittedRecipe, PairFacts
 from keras_attn.tasks import Translator, checkpoint_folder, load_task
@@ -199,7 +199,7 @@ def _with_policy(translator, policy):
     if not isinstance(model, keras.Model):
         raise ValueError(f"Only a keras.Model can be trained. Received: {type(model).__name__}.")
     policies = {model.dtype_policy.name: policy}
-    return translator.replaced(model=copy_in_policies(model, lambda name: policies.get(name, name)))
+    return translator.replaced(model=copy_with_policies(model, lambda name: policies.get(name, name)))
 
 
 def _with_languages(translator, source, target):

@@ -7,7 +7,7 @@ In a process, until what they belong to goes:
 
 - The graphs of a task (`GraphCache`, here; on JAX its compiled functions). Key: what a call has of its own size, the number of
   beams or samples, the options given and how many ids they have, rounded up, the most tokens, rounded up. Beneath: the
-  attributes of the task and all that its model is made of (`models.structure.Structure`); when these change, all graphs go.
+  attributes of the task and all that its model is made of (`models.trace_guard.TraceGuard`); when these change, all graphs go.
   The values of variables are read when a graph runs; penalties, limits, temperatures and seeds are its inputs. The last 16 are
   kept. The graphs of strings alone, `("texts", tokenizer, ...)`, have what they depend on in the key.
 - Programs of XLA, in a graph with `jit_compile`, and of `jax.jit`: by the shapes of inputs, which are rounded up to few
@@ -28,7 +28,7 @@ In a process, until what they belong to goes:
 
 In a process, for good, of what cannot change in it (`functools.cache`): the processor's instructions, whether there is a fused
 kernel and whether a softmax is rounded once (`ops`), classes of messages (`export`), the explorer's files (`plots`), the dates of
-the splits (`data.generated_pairs`), the names of Keras' own attributes (`models.structure`), the arguments of a class (`tasks.task`);
+the splits (`data.generated_pairs`), the names of Keras' own attributes (`models.trace_guard`), the arguments of a class (`tasks.task`);
 and of the last 256 functions their arguments (`layers.layer_slots`). The resource of a sentencepiece model is named by its content.
 
 In one call, by the `id` of a layer or a tensor that the call holds: matrices of steps (`layers.projection`), guarded inputs
@@ -44,7 +44,7 @@ ids of training data (`data.token_pairs`), by a checksum of the texts, the token
 import collections
 import threading
 
-from keras_attn.models.structure import Structure
+from keras_attn.models.trace_guard import TraceGuard
 
 # The most graphs that a task keeps. One takes seconds to make, and tens of megabytes; few tasks are asked for more kinds.
 MOST_GRAPHS = 16
@@ -116,7 +116,7 @@ class GraphCache:
 
     def _keep(self, key, graph):
         # Layers may be built, or set an attribute, while they are traced: what comes after is compared with what is now.
-        structure = Structure(self._owner, self._data)
+        structure = TraceGuard(self._owner, self._data)
         with self._lock:
             self._structure = structure
             self._graphs[key] = graph

@@ -22,7 +22,7 @@ from keras_attn.models import (
     quantization_of,
     save_weights,
 )
-from keras_attn.models.copies import check_comes_back, described, model_from
+from keras_attn.models.model_copies import check_comes_back, describe_model, rebuild_model
 from keras_attn.text import load_tokenizer
 
 _WEIGHTS_FILE = "model.safetensors"
@@ -125,7 +125,7 @@ def _model_description(task):
             f"{task.article} {task.name} with a {type(model).__name__} in {quantization} cannot be saved. Save it before, and "
             f"quantise it again after `{type(task).__name__}.load`."
         )
-    description = _without_compile_configs(described(model))
+    description = _without_compile_configs(describe_model(model))
     try:
         check_description(description)
     except ValueError as error:
@@ -214,7 +214,7 @@ def _check_config(config, task_class):
 
 def model_from_description(description, mixin):
     """The model that Keras' description says, of any registered class that has the mixin."""
-    model = model_from(_without_compile_configs(description))
+    model = rebuild_model(_without_compile_configs(description))
     if not isinstance(model, keras.Model) or not isinstance(model, mixin):
         raise ValueError(f"it holds a {type(model).__name__}")
     _check_outputs(model)

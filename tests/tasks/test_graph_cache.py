@@ -19,7 +19,7 @@ import keras_attn
 from keras_attn import layers
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import EncoderTransformer, EncoderWithHead, quantize
-from keras_attn.models.structure import Structure
+from keras_attn.models.trace_guard import TraceGuard
 from keras_attn.tasks.graph_cache import MOST_GRAPHS, GraphCache
 from keras_attn.tasks.image_preprocessing import ImagePreprocessing
 from keras_attn.text import ByteTokenizer
@@ -128,7 +128,7 @@ def test_two_tasks_of_one_model_both_see_that_it_changes():
 def test_what_changes_no_answer_leaves_the_graphs():
     """Training, saving and looking, which set attributes of layers and models."""
     model = EncoderWithHead(encoder(), layers.ClassificationHead(2))
-    structure = Structure(model)
+    structure = TraceGuard(model)
     ids, labels = np.full((3, 5), 7), np.zeros((3,), int)
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     with keras_attn.capture_attention(model):
@@ -153,7 +153,7 @@ def test_a_variable_of_one_number_is_known_by_its_identity():
 
     layer = Scale()
     layer.build((3,))
-    structure, old = Structure(layer), layer.scale
+    structure, old = TraceGuard(layer), layer.scale
     layer._untrack_variable(old)
     layer._tracker.unlock()
     layer.scale = layer.add_weight(shape=(1,), initializer="ones")

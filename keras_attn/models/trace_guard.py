@@ -1,4 +1,4 @@
-"""What an object and the layers in it are made of, to tell whether that has changed since a graph was traced.
+"""Tells whether what an object and the layers in it are made of has changed since a graph was traced.
 
 A graph reads the values of variables when it runs. All else is built into it: which variables there are, which layers, and
 their attributes.
@@ -21,9 +21,9 @@ from keras_attn.compat.keras import (
 from keras_attn.layers.dropout import Dropout
 
 # The ends of the names of what makes new weights, or matters to training alone.
-_OF_NEW_WEIGHTS = ("_initializer", "_regularizer", "_constraint", "partial_output_shape", "bias_axes")
+_WEIGHT_MAKERS = ("_initializer", "_regularizer", "_constraint", "partial_output_shape", "bias_axes")
 # What a quantised layer is made with: it then has another policy and other variables.
-_OF_QUANTIZATION = ("quantization_config", "gptq_unpacked_column_size")
+_QUANTIZATION_ARGUMENTS = ("quantization_config", "gptq_unpacked_column_size")
 # Layers that do nothing outside of training.
 _DROPOUTS = (keras.layers.Dropout, Dropout)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -31,8 +31,8 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _LONGEST = 1000
 
 
-class Structure:
-    """What an object is made of: its attributes, those of its parts, and those of all layers among them.
+class TraceGuard:
+    """Remembers what an object is made of: its attributes, those of its parts, and those of all layers among them.
 
     Compared are the identities of variables, layers, tensors and other objects; what is in lists and dicts; and the values of
     numbers, strings and frozen dataclasses. What Keras keeps for itself in a layer does not count, nor does what matters to
@@ -48,13 +48,13 @@ class Structure:
     Example:
 
     ```python
-    from keras_attn.models.structure import Structure
+    from keras_attn.models.trace_guard import TraceGuard
 
     model = keras_attn.models.Seq2SeqTransformer.from_preset("tiny", vocabulary_size=100)
-    structure = Structure(model)
-    assert structure.is_unchanged()
+    guard = TraceGuard(model)
+    assert guard.is_unchanged()
     model.enable_lora(rank=4)
-    assert not structure.is_unchanged()
+    assert not guard.is_unchanged()
     ```
     """
 
@@ -105,7 +105,7 @@ class _Quick:
         self._values = self._values_now()
         self._ids = self._ids_now()
         self._held = list(itertools.chain.from_iterable(self._variables))
-        self._contents = [_copied(container) for container in self._containers]
+        self._contents = [_copy(container) for container in self._containers]
         self._sizes = list(map(len, self._sized))
 
     def is_same(self):
@@ -137,7 +137,9 @@ class _Same:
 
 def _owners(root, ignored):
     """`root`, its parts, and all layers below: each with {name: value} of its attributes that count."""
-    owners, waiting, seen = [], [root], set()
+    owners = []
+    waiting = [root]
+    seen = set()
     while waiting:
         owner = waiting.pop()
         if id(owner) in seen:
@@ -153,25 +155,28 @@ def _owners(root, ignored):
 
 
 def _attributes(owner, ignored):
+    """{name: value} of the attributes that count."""
     attributes = {name: value for name, value in list(vars(owner).items()) if name not in ignored}
     if type(owner) in _DROPOUTS:
         return {DTYPE_POLICY: attributes[DTYPE_POLICY]}
     if not isinstance(owner, keras.layers.Layer):
         return attributes
-    books = _books()
-    return {
-        name: value
-        for name, value in attributes.items()
-        if not (name in books or is_tracking_attribute(name) or name.endswith(_OF_NEW_WEIGHTS))
-        # A method that is watched for a while, as `capture_attention` does, is the same method.
-        and not (callable(value) and hasattr(value, "__wrapped__") and hasattr(type(owner), name))
-    }
+    return {name: value for name, value in attributes.items() if _counts(owner, name, value)}
+
+
+def _counts(layer, name, value):
+    """Whether an answer may depend on an attribute of a layer."""
+    if name in _bookkeeping() or is_tracking_attribute(name) or name.endswith(_WEIGHT_MAKERS):
+        return False
+    # A method that is watched for a while, as `capture_attention` does, is the same method.
+    is_watched_method = callable(value) and hasattr(value, "__wrapped__") and hasattr(type(layer), name)
+    return not is_watched_method
 
 
 @functools.cache
-def _books():
+def _bookkeeping():
     """The names of the attributes that Keras has in every layer and model for itself."""
-    return bookkeeping_attributes().union(_OF_QUANTIZATION)
+    return bookkeeping_attributes().union(_QUANTIZATION_ARGUMENTS)
 
 
 def _lists_of_keras(owner):
@@ -213,7 +218,7 @@ def _comparable(value):
     if isinstance(value, set):
         return frozenset(value)
     if isinstance(value, dict):
-        return [(key, _comparable(of_key)) for key, of_key in value.items()]
+        return [(key, _comparable(part)) for key, part in value.items()]
     return list(map(_comparable, value))
 
 
@@ -239,6 +244,8 @@ def _containers(values):
             yield from _containers(value)
 
 
-def _copied(container):
-    kind = dict if isinstance(container, dict) else set if isinstance(container, set) else list
-    return kind(container)
+def _copy(container):
+    for kind in (dict, set):
+        if isinstance(container, kind):
+            return kind(container)
+    return list(container)

@@ -21,13 +21,13 @@ from keras_attn.models.weight_names import match_names, named_weights
 _FLOATS = {"float16", "bfloat16", "float32", "float64", "mixed_float16", "mixed_bfloat16"}
 
 
-def twin_of(model, policy_of=None):
+def make_twin(model, change_policy=None):
     """A model with the configuration of another one, built, with weights of its own.
 
     Args:
         model: A built `keras.Model`.
-        policy_of: Function from the name of a dtype policy in the configuration to that in the twin's, or None for the
-            same policies.
+        change_policy: Function from the name of a dtype policy in the configuration to that in the twin's, or None for
+            the same policies.
 
     Raises:
         ValueError: if the configuration does not give a model with as many weights.
@@ -35,36 +35,36 @@ def twin_of(model, policy_of=None):
     Example:
 
     ```python
-    from keras_attn.models.copies import twin_of
+    from keras_attn.models.model_copies import make_twin
 
     model = keras_attn.models.Seq2SeqTransformer.from_preset("tiny", vocabulary_size=100)
-    assert twin_of(model).count_params() == model.count_params()
+    assert make_twin(model).count_params() == model.count_params()
     ```
     """
-    if policy_of is None:
-        policy_of = str
-    config = _with_policies(model.get_config(), policy_of)
-    with global_policy(policy_of(construction_policy(model))):
+    if change_policy is None:
+        change_policy = str
+    config = _with_policies(model.get_config(), change_policy)
+    with global_policy(change_policy(construction_policy(model))):
         twin = type(model).from_config(config)
         if len(twin.weights) != len(_shapes(model)):
             twin.build_from_config(model.get_build_config() or {})
             twin.built = True  # as Keras says of a model that it loads
     check_rebuilt(twin, model)
-    for layer, of_model in zip(all_layers(twin), plain_policies(model)):
-        policy = policy_of(of_model)
+    for layer, old_policy in zip(all_layers(twin), plain_policies(model)):
+        policy = change_policy(old_policy)
         if plain_policy(layer.dtype_policy) != policy:
             _set_policy(layer, policy)
     return twin
 
 
-def copy_in_policies(model, policy_of):
-    """As `twin_of`, with the weights of the model."""
-    twin = twin_of(model, policy_of)
-    assign_by_names(twin, named_weights(model))
+def copy_with_policies(model, change_policy):
+    """As `make_twin`, with the weights of the model."""
+    twin = make_twin(model, change_policy)
+    assign_by_name(twin, named_weights(model))
     return twin
 
 
-def assign_by_names(twin, values):
+def assign_by_name(twin, values):
     """Assigns the values of a model's weights, {name in the model: value}, to those of its twin.
 
     The order of two lists says little: layers are found by their names, and those that Keras names by their rank.
@@ -79,15 +79,15 @@ def assign_by_names(twin, values):
     finalize_layers(twin)
 
 
-def described(model):
-    """Keras' description of a model without its compile config, from which `model_from` makes it again."""
+def describe_model(model):
+    """Keras' description of a model without its compile config, from which `rebuild_model` makes it again."""
     description = keras.saving.serialize_keras_object(model)
     description.pop("compile_config", None)
     return with_construction_policy(description, model)
 
 
-def model_from(description):
-    """The model that `described` gave, of any registered class, with new weights: the same under any global policy."""
+def rebuild_model(description):
+    """The model that `describe_model` described, of any registered class, with new weights: the same under any global policy."""
     # Of a functional model, Keras empties what it is given.
     return layer_from_description(copy.deepcopy(description))
 
@@ -117,13 +117,15 @@ def _check_same_layers(twin, model):
     for layer, other in itertools.zip_longest(all_layers(model), all_layers(twin)):
         if layer is None or other is None:
             break
-        if stored_in(layer) != stored_in(other):
+        mode = stored_mode(layer)
+        if mode != stored_mode(other):
             raise ValueError(
-                f"{kind} in {stored_in(layer)} cannot be saved. Save it before, and quantise it again after it is "
+                f"{kind} in {mode} cannot be saved. Save it before, and quantise it again after it is "
                 f"loaded: the configuration does not say that layer {layer.path!r} is stored so, because the class that "
                 "makes this layer does not."
             )
-        policy, other_policy = (plain_policy(part.dtype_policy) for part in (layer, other))
+        policy = plain_policy(layer.dtype_policy)
+        other_policy = plain_policy(other.dtype_policy)
         if policy != other_policy:
             raise ValueError(
                 f"{kind} cannot be saved: its layers have other dtype policies than its configuration gives them. "
@@ -134,15 +136,18 @@ def _check_same_layers(twin, model):
     check_rebuilt(twin, model)
 
 
-def stored_in(layer):
-    """What quantises a layer itself, as a name, or None."""
-    in_bfloat16 = hasattr(layer, "store_in_bfloat16") and layer.variable_dtype == "bfloat16"
-    return getattr(layer, "quantization_mode", None) or ("bfloat16" if in_bfloat16 else None)
+def stored_mode(layer):
+    """What quantises a layer itself: "bfloat16", a mode of Keras, or None."""
+    mode = getattr(layer, "quantization_mode", None)
+    if mode is None and hasattr(layer, "store_in_bfloat16") and layer.variable_dtype == "bfloat16":
+        return "bfloat16"
+    return mode
 
 
 def _set_policy(layer, policy):
     """Lets a layer that a class made with another policy compute in this one, if its weights may stay as they are."""
-    old, new = layer.dtype_policy, keras.DTypePolicy(policy)
+    old = layer.dtype_policy
+    new = keras.DTypePolicy(policy)
     if old.quantization_mode is not None or old.variable_dtype != new.variable_dtype:
         raise ValueError(
             "A class made a layer with a dtype policy of its own, which cannot be changed. Pass "
@@ -152,13 +157,13 @@ def _set_policy(layer, policy):
     layer.dtype_policy = new
 
 
-def is_of_lora(weight):
+def is_lora_weight(weight):
     """Whether a weight is one of LoRA's matrices, which no configuration has."""
     return weight.name.startswith("lora_")
 
 
 def _shapes(model):
-    return sorted(tuple(weight.shape) for weight in model.weights if not is_of_lora(weight))
+    return sorted(tuple(weight.shape) for weight in model.weights if not is_lora_weight(weight))
 
 
 def finalize_layers(model):
@@ -171,17 +176,18 @@ def finalize_layers(model):
             layer.finalize_state()
 
 
-def _with_policies(config, policy_of):
+def _with_policies(config, change_policy):
     """A config with other dtype policies, also in all nested configs."""
     if type(config) in (list, tuple):
-        return type(config)(_with_policies(part, policy_of) for part in config)
+        return type(config)(_with_policies(part, change_policy) for part in config)
     if not isinstance(config, dict):
         return config
     if config.get("class_name") == "DTypePolicy":
-        return {**config, "config": {"name": policy_of(config["config"]["name"])}}
-    return {
-        key: policy_of(part)
-        if key in ("dtype", "made_under") and isinstance(part, str) and part in _FLOATS
-        else _with_policies(part, policy_of)
-        for key, part in config.items()
-    }
+        return {**config, "config": {"name": change_policy(config["config"]["name"])}}
+    changed = {}
+    for key, part in config.items():
+        if key in ("dtype", "made_under") and isinstance(part, str) and part in _FLOATS:
+            changed[key] = change_policy(part)
+        else:
+            changed[key] = _with_policies(part, change_policy)
+    return changed
