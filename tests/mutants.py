@@ -140,7 +140,7 @@ OTHERS = "layers/test_differential_and_talking_heads.py::"
 OPTIONS = "generation/test_options.py::"
 ENGINE = "export/test_ctranslate2.py::"
 SEEING = "inspection/"
-LOSSES, BATCHING = "training/test_losses.py::", "data/test_batching.py::"
+LOSSES, BATCHING = "training/test_losses.py::", "data/test_pair_batches.py::"
 LOGITS = "training/test_crossentropy.py::"
 
 CHECKPOINTS = "huggingface/test_architectures_of_checkpoints.py::"
@@ -1329,7 +1329,7 @@ scores = ops.take_along_axis(scores, kept, axis=-1)""",
         "TextWindows._make_plan",
         "len(self._token_ids) - self._length, self._length)",
         "len(self._token_ids) - self._length, self._length - 1)",
-        ("data/test_text_windows.py::test_no_token_comes_twice_in_an_epoch",),
+        ("data/test_plain_text.py::test_no_token_comes_twice_in_an_epoch",),
     ),
     # Runs
     Mutant(

@@ -98,7 +98,9 @@ def multi30k_pairs(split, source_language="en", target_language="de", folder=Non
             f"`source_language` and `target_language` must be two of {', '.join(LANGUAGES)}. "
             f"Received: source_language={source_language!r}, target_language={target_language!r}."
         )
-    file_stem = _FILE_STEMS[split] + (_TOKENIZED if tokenized else "")
+    file_stem = _FILE_STEMS[split]
+    if tokenized:
+        file_stem += _TOKENIZED
     files = [_multi30k_file(f"{file_stem}.{language}", folder, tokenized) for language in languages]
     pairs = read_text_pairs(*files)
     name = f"multi30k {split} {'-'.join(languages)}"

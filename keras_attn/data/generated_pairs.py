@@ -281,4 +281,6 @@ def _checked_size(split, size, splits):
     """The number of pairs to draw of a split, by default that of the table `splits`, or a ValueError."""
     if split not in splits:
         raise ValueError(f"`split` must be one of {', '.join(splits)}. Received: split={split!r}.")
-    return check_positive("size", splits[split] if size is None else size)
+    if size is None:
+        return splits[split]
+    return check_positive("size", size)

@@ -130,7 +130,9 @@ def _decode_live_rows(search, state, cache, row_values):
         room = ops.convert_to_tensor(lengths, "int32")
         room = ops.min(ops.where(room > index, room, lengths[-1]))
         last = room if search.limit is None else ops.minimum(room, search.limit)
-        return _extend_cache(search, cache, last if search.compiler is None else room), last
+        if search.compiler is None:
+            room = last
+        return _extend_cache(search, cache, room), last
 
     def phase(index, all_rows, row_numbers, state, cache, row_values):
         num_rows = ops.shape(row_numbers)[0]

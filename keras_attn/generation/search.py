@@ -151,7 +151,8 @@ class Search:
         state = self.start_state()
         num_steps = room_for(self, cache_lengths(self.max_length)[0], state)
         cache = self.inputs.make_cache(num_steps * self.num_hypotheses)
-        return state, cache, None if self.row_context is None else self._row_values()
+        row_values = None if self.row_context is None else self._row_values()
+        return state, cache, row_values
 
     def for_rows(self, row_values):
         """The same search for the rows that are left in the batch; itself, if no row can leave.
@@ -172,13 +173,18 @@ class Search:
         return search
 
     def _row_values(self):
-        return {
+        row_values = {
             "options": self.options.given(),
             "row_limits": self.row_limits,
             "row_context": self.row_context,
-            "prompt": () if self.prompt is None else self.prompt,
-            "length_penalty": self.length_penalty if has_row_values(self.length_penalty) else (),
+            "prompt": (),
+            "length_penalty": (),
         }
+        if self.prompt is not None:
+            row_values["prompt"] = self.prompt
+        if has_row_values(self.length_penalty):
+            row_values["length_penalty"] = self.length_penalty
+        return row_values
 
     def step(self, token_ids, index, cache, attention_mask):
         """Calls the model: what the `step` of `SearchInputs` returns."""

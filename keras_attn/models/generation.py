@@ -485,7 +485,8 @@ class Seq2SeqGeneration:
         if cache is None:
             cache = init_cache(encoder_token_ids, encoder_padding_mask)
         with _step_scope(compiler):
-            step = self.decoding_step(penalizes_coverage, None if listed is None else listed.token_ids)
+            output_token_ids = None if listed is None else listed.token_ids
+            step = self.decoding_step(penalizes_coverage, output_token_ids)
         coverage = None
         if penalizes_coverage:
             coverage = ops.cast(ops.logical_not(encoder_padding_mask), "float32")

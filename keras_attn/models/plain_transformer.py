@@ -277,6 +277,7 @@ def _block_options(block):
     _check_class(feed_forward, FeedForward)
     if not feed_forward.use_bias:
         raise ValueError("The feed-forward networks must have biases. Received: use_bias=False.")
+    position_encoding = None if rotary is None else "rotary"
     norm = block.residual_norms[0]
     return PlainOptions(
         attention[0].num_heads,
@@ -285,7 +286,7 @@ def _block_options(block):
         block.normalize_first,
         _normalization(norm),
         norm.epsilon,
-        None if rotary is None else "rotary",
+        position_encoding,
     )
 
 

@@ -157,9 +157,8 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
         self.output_dense = keras.layers.Dense(
             hidden_dim, activation="tanh", dtype=self._policy_of("output"), name="output"
         )
-        self._dropout = keras.layers.Dropout(
-            dropout, noise_shape=(None, 1, None) if dropout else None, dtype=policy
-        )
+        noise_shape = (None, 1, None) if dropout else None
+        self._dropout = keras.layers.Dropout(dropout, noise_shape=noise_shape, dtype=policy)
         self.build()
 
     def _make_embedding(self, name, size, tie_weights):
@@ -182,10 +181,12 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
         width = self.hidden_dim
         for embedding in self._embedding_layers():
             embedding.build((None, None, width))
-        for number, layer in enumerate(self.encoder_layers):
-            layer.build((None, None, width if number == 0 else 2 * width))
-        for number, cell in enumerate(self.cells):
-            cell.build((None, 2 * width if number == 0 else width))
+        self.encoder_layers[0].build((None, None, width))
+        for layer in self.encoder_layers[1:]:
+            layer.build((None, None, 2 * width))
+        self.cells[0].build((None, 2 * width))
+        for cell in self.cells[1:]:
+            cell.build((None, width))
         self.first_state_dense.build((None, 2 * width))
         self.attention.build((None, None, width), (None, None, 2 * width))
         self.output_dense.build((None, None, 4 * width))
@@ -325,7 +326,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
         for number, cell in enumerate(self.cells):
             first = number * states_per_cell
             inputs, new_states = cell(inputs, states[first : first + states_per_cell])
-            new += new_states if isinstance(new_states, (list, tuple)) else [new_states]
+            new += keras.tree.flatten(new_states)
         new = [ops.reshape(part, shape) for part in new]
         top = ops.reshape(inputs, shape)
         context = self.attention(

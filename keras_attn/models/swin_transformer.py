@@ -207,11 +207,12 @@ def _window_attention(width, num_heads, window_size, is_shifted, dtype, options)
             "The width of a stage must be divisible by its heads. "
             f"Received: width {width}, num_heads={num_heads}."
         )
+    shift_size = window_size // 2 if is_shifted else 0
     return WindowAttention(
         num_heads,
         width // num_heads,
         window_size,
-        shift_size=window_size // 2 if is_shifted else 0,
+        shift_size=shift_size,
         dtype=dtype,
         name="self_attention",
         **options,

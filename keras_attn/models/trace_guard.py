@@ -80,7 +80,7 @@ class TraceGuard:
     def _look(self):
         owners = _owners(self._root, self._ignored)
         description = [
-            (_Same(owner), tuple(attributes), _comparable([*attributes.values(), *_lists_of_keras(owner)]))
+            (_Same(owner), tuple(attributes), _comparable(list(attributes.values()) + _lists_of_keras(owner)))
             for owner, attributes in owners
         ]
         return description, _Quick(owners)
@@ -101,7 +101,7 @@ class _Quick:
         values += [list(attributes.values()) for _, attributes in owners]
         containers = list(itertools.chain.from_iterable(map(_containers, values)))
         self._containers = [container for container in containers if len(container) <= _LONGEST]
-        self._sized = [*(vars(owner) for owner, _ in owners), *containers]
+        self._sized = [vars(owner) for owner, _ in owners] + containers
         self._values = self._values_now()
         self._ids = self._ids_now()
         self._held = list(itertools.chain.from_iterable(self._variables))
@@ -147,7 +147,7 @@ def _owners(root, ignored):
         seen.add(id(owner))
         attributes = _attributes(owner, ignored if owner is root else ())
         owners.append((owner, attributes))
-        for value in _leaves([*attributes.values(), *_lists_of_keras(owner)]):
+        for value in _leaves(list(attributes.values()) + _lists_of_keras(owner)):
             is_part = owner is root and not isinstance(root, keras.layers.Layer) and _is_part(value)
             if is_part or isinstance(value, keras.layers.Layer):
                 waiting.append(value)

@@ -1,3 +1,5 @@
+"""Corpora from a folder, or downloaded and checked."""
+
 import gzip
 import hashlib
 import re
@@ -5,7 +7,7 @@ import re
 import keras
 import pytest
 
-from keras_attn.data import downloaded_texts, multi30k_pairs
+from keras_attn.data import PlainText, downloaded_texts, multi30k_pairs, shakespeare_text
 
 TEXTS = {
     "train.en": "A dog.\nTwo cats.\n",
@@ -14,6 +16,7 @@ TEXTS = {
     "val.de": "Ein Vogel.\n",
     "test_2016_flickr.en": "A fish.\nA horse.\nA cow.\n",
     "test_2016_flickr.de": "Ein Fisch.\nEin Pferd.\nEine Kuh.\n",
+    "input.txt": "First Citizen:\nBefore we proceed, hear me speak.\n",
 }
 
 
@@ -156,3 +159,31 @@ def test_bad_arguments(folder):
             ValueError, match=f"must be two of en, de, fr.*{source!r}, target_language={target!r}"
         ):
             multi30k_pairs("train", source_language=source, target_language=target, folder=folder)
+
+
+def test_shakespeare_comes_from_a_folder(folder, monkeypatch):
+    assert shakespeare_text(folder) == PlainText(TEXTS["input.txt"], "tiny-shakespeare")
+    monkeypatch.setenv("KERAS_ATTN_DATA", str(folder))
+    assert shakespeare_text().text == TEXTS["input.txt"]
+    (folder / "input.txt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"tinyshakespeare's `input\.txt` was not found. Looked for"):
+        shakespeare_text()
+
+
+def test_shakespeare_is_downloaded_and_checked(folder, monkeypatch):
+    file = folder / "input.txt"
+
+    def get_file(fname, origin, file_hash, hash_algorithm, cache_subdir):
+        assert (fname, cache_subdir, hash_algorithm) == ("input.txt", "datasets/tinyshakespeare", "sha256")
+        assert re.fullmatch("https://.*/tinyshakespeare/input[.]txt", origin)
+        if file_hash != hashlib.sha256(file.read_bytes()).hexdigest():
+            raise ValueError("Incomplete or corrupted file detected.")
+        return str(file)
+
+    monkeypatch.setattr(keras.utils, "get_file", get_file)
+    with pytest.raises(FileNotFoundError, match=r"could not be downloaded \(Incomplete.*KERAS_ATTN_DATA"):
+        shakespeare_text()
+    monkeypatch.setattr(
+        downloaded_texts, "_SHAKESPEARE_SHA256", hashlib.sha256(file.read_bytes()).hexdigest()
+    )
+    assert shakespeare_text().text == TEXTS["input.txt"]
