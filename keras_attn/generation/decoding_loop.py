@@ -154,8 +154,8 @@ def _decode_live_rows(search, state, cache, row_values):
     all_rows = state
     # The numbers of the rows in the batch.
     row_numbers = ops.arange(_batch_size(state), dtype="int32")
-    # A loop cannot change a size that is known before it. Taken rows make the batch size unknown; a first index that
-    # is no constant, the number of slots.
+    # A loop cannot change a size that is known before it starts. Gathered rows make the batch size unknown; a first
+    # index that is not a constant makes the number of slots unknown.
     index = ops.sum(row_numbers[:0])
     state, cache, row_values = _take((state, cache, row_values), row_numbers)
     cache, _ = make_room(cache, index)

@@ -14,10 +14,10 @@ from keras_attn.generation.options import MAX_HYPOTHESES, DecodingOptions
 from keras_attn.generation.processors import IMPOSSIBLE, History, process, without_tokens
 from keras_attn.ops import clamping_scope
 
-# For more tokens that cannot be written, a copy of the logits without them takes less time than an operation for each.
+# With more unwritable tokens than this, one copy of the logits without them is faster than an operation for each.
 _MANY_UNWRITABLE = 8
 
-# A list of a batch has at least so many tokens, so that a search finds as many candidates as it looks for.
+# A shortlist of a batch has at least this many tokens, so that a search finds as many candidates as it looks for.
 FEWEST_LISTED = 256
 
 ListedTokens = collections.namedtuple("ListedTokens", ["token_ids", "is_listed", "vocabulary_size"])

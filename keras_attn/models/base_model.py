@@ -32,7 +32,7 @@ Tokens.__doc__ = """The tokens of one side of a call, and all that is known abou
 token_ids: integers (B, T).
 padding_mask: booleans (B, T), True at real tokens.
 positions: integers (T,) or (B, T), or None for those that follow from the padding mask, see
-    `keras_attn.ops.token_positions`. Blocks are not told them then: their attention depends on distances, or counts tokens itself.
+    `keras_attn.ops.token_positions`. Blocks then get no positions: their attention depends on distances, or counts tokens itself.
 segment_ids: integers (B, T), or None where each row is one sequence.
 """
 
@@ -45,7 +45,7 @@ class Transformer(Adaptable, keras.Model):
     """
 
     _OPTIONS = ("max_sequence_length", "pad_token_id")
-    # JSON of what stood beside the tensors that the model was loaded from, see huggingface/origin.py.
+    # JSON of the files that stood beside the weights that the model was loaded from, see huggingface/origin.py.
     origin = None
 
     def _take_parts(self, **parts):

@@ -60,7 +60,7 @@ class Ensemble(Seq2SeqGeneration, Transformer):
         self.built = True
 
     def build(self, input_shape=None):
-        """Nothing is left to build: the members are built when they are made."""
+        """Does nothing: the members are built when they are made."""
 
     @property
     def vocabulary_size(self):

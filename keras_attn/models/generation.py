@@ -602,7 +602,7 @@ class _Seq2SeqStep:
 
 
 def _step_scope(compiler):
-    """Where the matrices of steps are made, which a compiled loop takes in another form than one that runs op by op."""
+    """The scope in which step matrices are made: a compiled loop needs another form of them than one that runs op by op."""
     return contextlib.nullcontext() if compiler is None else compiled_scope()
 
 

@@ -1,4 +1,4 @@
-"""Models made again from the configuration of another, also those that users wrote."""
+"""Copies of models, made from their configuration, user-made classes included."""
 
 import copy
 import itertools
@@ -67,7 +67,7 @@ def copy_with_policies(model, change_policy):
 def assign_by_name(twin, values):
     """Assigns the values of a model's weights, {name in the model: value}, to those of its twin.
 
-    The order of two lists says little: layers are found by their names, and those that Keras names by their rank.
+    Layers are matched by name, and those with names made by Keras by rank.
     """
     names = match_names(twin, values)
     if names is None:
@@ -88,7 +88,7 @@ def describe_model(model):
 
 def rebuild_model(description):
     """The model that `describe_model` described, of any registered class, with new weights: the same under any global policy."""
-    # Of a functional model, Keras empties what it is given.
+    # Keras empties the description of a functional model, so it gets a copy.
     return layer_from_description(copy.deepcopy(description))
 
 
@@ -145,7 +145,7 @@ def stored_mode(layer):
 
 
 def _set_policy(layer, policy):
-    """Lets a layer that a class made with another policy compute in this one, if its weights may stay as they are."""
+    """Sets the policy of a layer that a class made with another one, if its weights keep their dtype."""
     old = layer.dtype_policy
     new = keras.DTypePolicy(policy)
     if old.quantization_mode is not None or old.variable_dtype != new.variable_dtype:
@@ -167,9 +167,9 @@ def _shapes(model):
 
 
 def finalize_layers(model):
-    """Lets layers compute anew what they keep of weights that were assigned: Keras' `Normalization` does.
+    """Lets layers recompute the values that they derive from assigned weights, as Keras' `Normalization` does.
 
-    Others with this method, `Discretization` for instance, have no weights: all that they keep is in their configuration.
+    Other layers with this method, such as `Discretization`, have no weights: their state is in their configuration.
     """
     for layer in all_layers(model):
         if layer.weights and hasattr(layer, "finalize_state"):

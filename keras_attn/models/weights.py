@@ -244,7 +244,7 @@ def check_sizes(make_model, config, path, rename=str):
 
 
 def _named_sizes(config):
-    """The pairs of a name and an integer in nested dicts and lists, if the name is that of a size."""
+    """The pairs (name, integer) of sizes in nested dicts and lists."""
     if isinstance(config, list | tuple):
         for part in config:
             yield from _named_sizes(part)
