@@ -15,7 +15,7 @@ from keras_attn.data import TextPairs
 from keras_attn.data.text_files import Rows, checksum
 from keras_attn.files import folder_digest, replaced_folder, restored_folder
 from keras_attn.huggingface import checkpoint_folder
-from keras_attn.models.copies import run_without_values
+from keras_attn.layers.layer_slots import run_without_values
 from keras_attn.runs.combined_translators import load_ensemble
 from keras_attn.runs.data import as_corpora
 from keras_attn.runs.pair_settings import FittedRecipe, fit_recipe
