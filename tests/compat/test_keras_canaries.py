@@ -31,7 +31,7 @@ def test_a_broken_line_is_named_with_its_users(monkeypatch):
     line = CANARIES.lines["all_layers"]
     message = (
         rf"^keras_attn/compat/keras.py:{line}: `all_layers` does not hold with keras \d.*_flatten_layers.*"
-        r"It is used by .*models/copies\.py, .*models/quantization\.py"
+        r"It is used by .*models/model_copies\.py, .*models/quantization\.py"
     )
     with pytest.raises(AssertionError, match=message), CANARIES.explained("all_layers"):
         CANARIES["all_layers"]()
