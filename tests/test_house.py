@@ -25,7 +25,7 @@ ALLOWED = {
     "data": {"text"},
     "export": {"models", "generation", "text", "ops"},
     "huggingface": {"models", "layers", "text", "ops"},
-    "opennmt": {"huggingface", "models", "layers", "text", "ops"},
+    "opennmt": {"models", "layers", "text", "ops"},
     "tasks": {
         "huggingface",
         "opennmt",

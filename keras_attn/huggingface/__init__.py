@@ -2,7 +2,7 @@
 
 from keras_attn.huggingface.checkpoint_files import Folder, checkpoint_folder
 from keras_attn.huggingface.heads import Labels, labels
-from keras_attn.huggingface.loading import ReportRow, load_model, read_report
+from keras_attn.huggingface.loading import load_model, read_report
 from keras_attn.huggingface.saving import model_type_of_origin, save_model
 from keras_attn.huggingface.sentence_transformers import (
     SentenceEncoder,
@@ -13,6 +13,7 @@ from keras_attn.huggingface.sentence_transformers import (
 from keras_attn.huggingface.tokenizer_loading import read_tokenizer
 from keras_attn.huggingface.tokenizer_saving import save_tokenizer
 from keras_attn.huggingface.translator_saving import save_translator
+from keras_attn.models.checkpoint_names import ReportRow
 
 __all__ = [
     "Folder",

@@ -23,7 +23,7 @@ class Architecture:
 
     Args:
         make: Function without arguments that returns the model with fresh weights.
-        names: Table of names, see `name_tables.py`.
+        names: Table of names, see `keras_attn.models.checkpoint_names`.
         prefix: String before the names of the body's tensors, in checkpoints with a head and in some without.
         same: Tuple of groups of names. The tensors of a group are one tensor, stored once or several times; the table
             has one of the names.

@@ -11,7 +11,6 @@ from keras_attn.huggingface.architecture import (
     written_tie,
 )
 from keras_attn.huggingface.heads import reading_heads
-from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import (
     DecoderBlock,
     EncoderBlock,
@@ -23,6 +22,7 @@ from keras_attn.layers import (
 )
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import Seq2SeqTransformer
+from keras_attn.models.checkpoint_names import At
 
 _Form = collections.namedtuple(
     "_Form", "normalize_first last_norm embedding_norm positions output_bias activation", defaults=["gelu"]

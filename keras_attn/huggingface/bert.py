@@ -7,7 +7,6 @@ import keras
 
 from keras_attn.huggingface.architecture import Architecture, head_dim, written_activation, written_pad
 from keras_attn.huggingface.heads import classifiers, masked_language_model
-from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import (
     EncoderBlock,
     MultiHeadAttention,
@@ -17,6 +16,7 @@ from keras_attn.layers import (
 )
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import EncoderTransformer
+from keras_attn.models.checkpoint_names import At
 
 NAMES = {
     "embedding/token": "embeddings.word_embeddings",

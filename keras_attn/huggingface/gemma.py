@@ -12,9 +12,9 @@ from keras_attn.huggingface.llama import (
     pre_norm_block,
     rms_norm_decoder,
 )
-from keras_attn.huggingface.name_tables import At
 from keras_attn.huggingface.rotary import rope_parameters, rotary_embedding
 from keras_attn.layers import TokenEmbedding
+from keras_attn.models.checkpoint_names import At
 
 _NORMS = {
     "block_{i}/self_attention_residual/norm": "layers.{i}.input_layernorm",

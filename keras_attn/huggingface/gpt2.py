@@ -10,7 +10,6 @@ from keras_attn.huggingface.architecture import (
     written_tie,
 )
 from keras_attn.huggingface.heads import last_token_head
-from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import (
     DecoderBlock,
     MultiHeadAttention,
@@ -20,6 +19,7 @@ from keras_attn.layers import (
 )
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import DecoderTransformer
+from keras_attn.models.checkpoint_names import At
 
 _JOINED = "h.{i}.attn.c_attn"
 NAMES = {

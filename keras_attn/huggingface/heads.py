@@ -4,7 +4,6 @@ import collections
 import dataclasses
 from collections.abc import Callable
 
-from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import (
     ClassificationHead,
     ImageClassificationHead,
@@ -12,6 +11,7 @@ from keras_attn.layers import (
     TokenClassificationHead,
 )
 from keras_attn.models import EncoderWithHead, Seq2SeqReader
+from keras_attn.models.checkpoint_names import At
 
 Labels = collections.namedtuple("Labels", ["names", "is_multi_label"])
 Labels.__doc__ = """What a classifier's config says of its labels: their names by id, and whether a text may have several."""
@@ -64,7 +64,7 @@ class Head:
 
     Args:
         make: Function from the encoder to the layer, whose name is "head".
-        names: Table of names, see `name_tables.py`, of a model whose head is at "head".
+        names: Table of names, see `keras_attn.models.checkpoint_names`, of a model whose head is at "head".
         same: As in `Architecture`.
         reader: Function from the model to what reads texts for the head, or None where that is the model. Its model is at
             "seq2seq".

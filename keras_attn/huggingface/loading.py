@@ -1,6 +1,5 @@
 """A model of this library from a checkpoint's folder: all of its weights, or an error."""
 
-import collections
 import dataclasses
 import json
 import math
@@ -14,23 +13,11 @@ from keras_attn.huggingface.dry_run import is_dry_run, note_without_effect
 from keras_attn.huggingface.generation_fields import GENERATION_FILE, is_generation_field
 from keras_attn.huggingface.heads import with_head
 from keras_attn.huggingface.model_types import is_body, model_type_of, task_of
-from keras_attn.huggingface.name_tables import places
 from keras_attn.huggingface.weight_assignment import assign_in_parts, unwritten_variables
-from keras_attn.layers.layer_slots import global_policy, run_without_values
+from keras_attn.layers.layer_slots import global_policy
+from keras_attn.models.checkpoint_names import ReportRow, check_whole, places, report_line, without_variables
 from keras_attn.models.weight_names import named_weights
 from keras_attn.terminal import say
-
-ReportRow = collections.namedtuple("ReportRow", "tensor variable shape note")
-ReportRow.__doc__ = """What became of one tensor of a checkpoint.
-
-tensor: its name in the files.
-variable: the name of the variable, or None if the model does not need the tensor.
-shape: its shape in the files.
-note: "", "transposed", "same as NAME", or why it is not needed.
-"""
-
-Twin = collections.namedtuple("Twin", "shapes config")
-Twin.__doc__ = """A model that was made to be measured: {name: shape} of its variables, and its config."""
 
 
 def load_model(folder, dtype=None, *, report=False, ignored_fields=(), head=True, num_new_labels=None):
@@ -328,40 +315,6 @@ def _with_labels(config, num_labels):
     check_positive("num_new_labels", num_labels)
     names = {str(i): f"LABEL_{i}" for i in range(num_labels)}
     return {**config, "id2label": names, "num_labels": num_labels}
-
-
-def without_variables(make):
-    """The `Twin` of the model that a function makes, without memory for its variables."""
-
-    def twin():
-        model = make()
-        shapes = {name: tuple(variable.shape) for name, variable in named_weights(model).items()}
-        return Twin(shapes, model.get_config())
-
-    return run_without_values(twin)
-
-
-def check_whole(path, missing, unknown):
-    """Refuses a checkpoint that lacks tensors of its model, or holds tensors that nobody understands."""
-    if missing or unknown:
-        raise ValueError(
-            f"{path} does not hold exactly the weights of its model. "
-            f"Missing: {_first_names(missing)}. Not understood: {_first_names(unknown)}."
-        )
-
-
-def _first_names(names, most=20):
-    text = ", ".join(sorted(names)[:most]) or "none"
-    if len(names) > most:
-        text += f" and {len(names) - most} more"
-    return text
-
-
-def report_line(row):
-    """A `ReportRow` as a line of text."""
-    if row.variable is None:
-        return f"{row.tensor} (not used) {row.shape} {row.note}"
-    return f"{row.tensor} -> {row.variable} {row.shape} {row.note}".rstrip()
 
 
 # Fields of a config about the folder, how its files were written, and the dtype of its weights.

@@ -6,10 +6,10 @@ from keras_attn.checks import choose
 from keras_attn.huggingface.architecture import Architecture, head_dim
 from keras_attn.huggingface.config_fields import FULL, LOCAL
 from keras_attn.huggingface.heads import classification, masked_language_model, token_classification
-from keras_attn.huggingface.name_tables import At
 from keras_attn.huggingface.rotary import rotary_embedding
 from keras_attn.layers import EncoderBlock, FeedForward, MultiHeadAttention, SequenceEmbedding, TokenEmbedding
 from keras_attn.models import EncoderTransformer
+from keras_attn.models.checkpoint_names import At
 
 _JOINED = "layers.{i}.attn.Wqkv"
 NAMES = {

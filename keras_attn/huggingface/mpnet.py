@@ -3,8 +3,8 @@
 from keras_attn.huggingface.architecture import Architecture
 from keras_attn.huggingface.bert import PostNormEncoder
 from keras_attn.huggingface.heads import classifiers
-from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import RelativePositionBias
+from keras_attn.models.checkpoint_names import At
 
 _FIRST_POSITION = 2  # the id of the pad, which is 1 here in every model, + 1
 _NUM_BUCKETS = 32  # transformers counts with these, and leaves more rows of a table unused

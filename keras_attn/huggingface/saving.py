@@ -13,12 +13,12 @@ from keras_attn.huggingface.architecture import Output
 from keras_attn.huggingface.config_fields import Fields
 from keras_attn.huggingface.generation_fields import GENERATION_FILE
 from keras_attn.huggingface.heads import with_head
-from keras_attn.huggingface.loading import body_of, origin_of, without_variables
+from keras_attn.huggingface.loading import body_of, origin_of
 from keras_attn.huggingface.model_types import MODEL_TYPES, writers
-from keras_attn.huggingface.name_tables import places
 from keras_attn.huggingface.saved_config import SavedConfig
 from keras_attn.huggingface.tokenizer_saving import tokenizer_files, write_files
 from keras_attn.models import write_weights
+from keras_attn.models.checkpoint_names import places, without_variables
 from keras_attn.models.weight_names import named_weights
 
 # Keys of layers' configs that do not change the outputs of a model.

@@ -2,11 +2,11 @@
 
 from keras_attn.huggingface.architecture import Architecture, written_activation
 from keras_attn.huggingface.heads import image_classification
-from keras_attn.huggingface.name_tables import At
 from keras_attn.huggingface.vit import BACKBONE_FIELDS, written_size
 from keras_attn.layers import PatchEmbedding
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import SwinTransformer
+from keras_attn.models.checkpoint_names import At
 from keras_attn.models.swin_transformer import swin_blocks
 
 _BLOCK = "stage_{s}_block_{i}"

@@ -11,7 +11,6 @@ from keras_attn.huggingface.architecture import (
     written_tie,
 )
 from keras_attn.huggingface.heads import reading_heads
-from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import (
     DecoderBlock,
     EncoderBlock,
@@ -22,6 +21,7 @@ from keras_attn.layers import (
     TokenEmbedding,
 )
 from keras_attn.models import Seq2SeqTransformer
+from keras_attn.models.checkpoint_names import At
 
 _SUBLAYERS = {
     "encoder": {"self_attention": (0, "SelfAttention"), "feed_forward": (1, "DenseReluDense")},

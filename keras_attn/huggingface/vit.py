@@ -2,10 +2,10 @@
 
 from keras_attn.huggingface.architecture import Architecture, head_dim, written_activation
 from keras_attn.huggingface.heads import image_classification
-from keras_attn.huggingface.name_tables import At
 from keras_attn.layers import EncoderBlock, MultiHeadAttention, PatchEmbedding
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import VisionTransformer
+from keras_attn.models.checkpoint_names import At
 
 _EMBEDDING = {
     "embedding/class_token": At("embeddings.cls_token", leading_axis=True),

@@ -2,9 +2,6 @@
 
 from keras import ops
 
-from keras_attn.huggingface import ReportRow
-from keras_attn.huggingface.loading import check_whole, report_line, without_variables
-from keras_attn.huggingface.name_tables import At, places
 from keras_attn.layers import (
     DecoderBlock,
     EncoderBlock,
@@ -16,6 +13,14 @@ from keras_attn.layers import (
 from keras_attn.layers.layer_slots import global_policy
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.models import Seq2SeqTransformer
+from keras_attn.models.checkpoint_names import (
+    At,
+    ReportRow,
+    check_whole,
+    places,
+    report_line,
+    without_variables,
+)
 from keras_attn.models.weight_names import named_weights
 from keras_attn.opennmt.checkpoint import Checkpoint
 from keras_attn.opennmt.settings import Settings
@@ -147,7 +152,7 @@ class _Plan:
         return next(i for i in range(len(names) + 1) if str(i) not in names)
 
     def _names(self):
-        """Table of names, see `huggingface/name_tables.py`; their matrices are (inputs, outputs), as ours are."""
+        """Table of names, see `models/checkpoint_names.py`; their matrices are (inputs, outputs), as ours are."""
         names = {
             "source_embedding/token/embeddings": _SOURCE,
             "target_embedding/token/embeddings": _TARGET,

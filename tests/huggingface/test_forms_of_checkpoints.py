@@ -13,8 +13,8 @@ from helpers_models import assert_close
 from keras import ops
 
 from keras_attn import huggingface
-from keras_attn.huggingface.name_tables import At, places
 from keras_attn.models import read_weights, write_weights
+from keras_attn.models.checkpoint_names import At, places
 from keras_attn.models.weight_names import named_weights
 
 transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')

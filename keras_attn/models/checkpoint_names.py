@@ -6,14 +6,30 @@ with heads apart, a norm's gamma or scale is `.weight`. Where their layout is an
 table may also map a whole variable, "embedding/token/reverse_embeddings", to a whole tensor, "lm_head.weight".
 """
 
+import collections
 import dataclasses
 import math
 import re
 
 import numpy as np
 
+from keras_attn.layers.layer_slots import run_without_values
+from keras_attn.models.weight_names import named_weights
+
 _SUFFIXES = {"bias": "bias", "beta": "bias", "output_bias": "bias"}  # all others are a "weight"
 _KERNELS = ("kernel", "reverse_embeddings")
+
+ReportRow = collections.namedtuple("ReportRow", "tensor variable shape note")
+ReportRow.__doc__ = """What became of one tensor of a checkpoint.
+
+tensor: its name in the files.
+variable: the name of the variable, or None if the model does not need the tensor.
+shape: its shape in the files.
+note: "", "transposed", "same as NAME", or why it is not needed.
+"""
+
+Twin = collections.namedtuple("Twin", "shapes config")
+Twin.__doc__ = """A model that was made to be measured: {name: shape} of its variables, and its config."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,3 +203,37 @@ def _place(variable, shape, rules, tensor_name):
 def _pattern(path):
     """The regular expression of a path in a table."""
     return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path)))
+
+
+def without_variables(make):
+    """The `Twin` of the model that a function makes, without memory for its variables."""
+
+    def twin():
+        model = make()
+        shapes = {name: tuple(variable.shape) for name, variable in named_weights(model).items()}
+        return Twin(shapes, model.get_config())
+
+    return run_without_values(twin)
+
+
+def check_whole(path, missing, unknown):
+    """Refuses a checkpoint that lacks tensors of its model, or holds tensors that nobody understands."""
+    if missing or unknown:
+        raise ValueError(
+            f"{path} does not hold exactly the weights of its model. "
+            f"Missing: {_first_names(missing)}. Not understood: {_first_names(unknown)}."
+        )
+
+
+def _first_names(names, most=20):
+    text = ", ".join(sorted(names)[:most]) or "none"
+    if len(names) > most:
+        text += f" and {len(names) - most} more"
+    return text
+
+
+def report_line(row):
+    """A `ReportRow` as a line of text."""
+    if row.variable is None:
+        return f"{row.tensor} (not used) {row.shape} {row.note}"
+    return f"{row.tensor} -> {row.variable} {row.shape} {row.note}".rstrip()
