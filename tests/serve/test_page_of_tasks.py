@@ -40,7 +40,7 @@ def test_every_export_gets_the_page_of_its_task(kind, browser, tmp_path):
     task = make()
     exports = {"plain": ({}, rich), "single": ({"signatures": [single]}, single_asked)}
     if kind != "image_classifier":
-        exports["compiled"] = ({"xla": True, "batch_sizes": [1], "lengths": [16]}, "serving_default")
+        exports["compiled"] = ({"xla": True, "batch_sizes": [1]}, "serving_default")
     for name, (options, _) in exports.items():
         task.export(tmp_path / name, **options)
     image = tmp_path / "image.png"
