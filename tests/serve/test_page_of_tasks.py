@@ -14,6 +14,9 @@ from helpers_translators import byte_translator
 pytestmark = pytest.mark.extended  # exports, and a browser, take seconds
 
 TEXT = "ada [MASK]"
+EXAMPLES = [
+    "ada lives in london the dog runs in the b . " * 2
+]  # words that every tokenizer of these tasks knows
 # For each task: the labels of its page; what is asked of an export with all signatures; one of its signatures, and what is
 # asked of an export with that one.
 TASKS = {
@@ -42,7 +45,7 @@ def test_every_export_gets_the_page_of_its_task(kind, browser, tmp_path):
     if kind != "image_classifier":
         exports["compiled"] = ({"xla": True, "batch_sizes": [1]}, "serving_default")
     for name, (options, _) in exports.items():
-        task.export(tmp_path / name, **options)
+        task.export(tmp_path / name, None if kind == "image_classifier" else EXAMPLES, **options)
     image = tmp_path / "image.png"
     image.write_bytes(encoded(pixels(8, 12)))
     with running([tmp_path / name for name in exports]) as (port, _):
