@@ -15,6 +15,7 @@ from keras_attn.ops import (
 )
 
 
+@keras.saving.register_keras_serializable(package="keras_attn")
 class PositionBias(BaseLayer, keras.layers.Layer):
     """The base of position biases: numbers, added to the logits, that depend on the positions of the query and the key.
 
