@@ -55,14 +55,17 @@ def sentencepiece_vocabulary(proto):
 
 
 def unmoved(vocabulary, fields, roles, extra):
+    """The vocabulary as the sentencepiece model has it."""
     return vocabulary
 
 
 def with_extra_pieces(vocabulary, fields, roles, extra):
+    """The tokens that only the configuration names come after the pieces of the model."""
     return vocabulary._replace(pieces=vocabulary.pieces + _unscored(extra))
 
 
 def with_pegasus_tokens_first(vocabulary, fields, roles, extra):
+    """Pad, end, the masks and the unused tokens come first, in place of the model's first two pieces."""
     masked, *unknown = extra
     first = [roles["pad_token"], roles["eos_token"], roles.get("mask_token"), masked]
     first = [name for name in dict.fromkeys(first) if name is not None]
@@ -80,11 +83,13 @@ def in_fairseq_layout(vocabulary, fields, roles, extra):
 
 
 def with_merges(vocabulary, fields, roles, extra):
+    """The pieces numbered as the model has them, and the merges that a BPE model of them needs."""
     numbers = {piece: number for number, (piece, _) in enumerate(vocabulary.pieces)}
     return Vocabulary(numbers, _merges(numbers), vocabulary.charsmap)
 
 
 def nllb_with_merges(vocabulary, fields, roles, extra):
+    """As `with_merges`, in fairseq's layout: its four tokens first, the languages and the mask last."""
     merged = with_merges(vocabulary, fields, roles, extra)
     names = _fairseq_tokens(roles) + list(merged.pieces)
     if "added_tokens_decoder" not in fields:
