@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import importlib
 import os
 import pathlib
 import re
@@ -12,6 +13,7 @@ import threading
 import check_site
 import pytest
 from helpers_markdown import code_blocks
+from site_parts.api import ROOMS, public_names
 from site_parts.docstrings import to_restructured_text
 from site_parts.pages import as_notebook, chapters, is_executed, linked_files, with_links_to_files
 
@@ -42,6 +44,17 @@ def site(tmp_path_factory):
     child = build(ROOT / "docs", ROOT / "docs", folder)
     assert child.returncode == 0, child.stderr
     return folder
+
+
+def test_each_public_object_has_one_page():
+    rooms = {}
+    for room in ROOMS:
+        module = importlib.import_module(f"keras_attn.{room}")
+        for name in public_names(module):
+            value = getattr(module, name)
+            if callable(value):
+                rooms.setdefault(value, []).append(f"{room}.{name}")
+    assert [names for names in rooms.values() if len(names) > 1] == []
 
 
 @pytest.mark.extended
