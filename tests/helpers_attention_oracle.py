@@ -128,7 +128,7 @@ def attention_over_axes(weights, arguments, call, seed):
 def attention_over_one_axis(weights, arguments, call, seed):
     query, value = call["query"].astype("float64"), call["value"].astype("float64")
     key = call.get("key", call["value"]).astype("float64")
-    query_positions, key_positions = both_positions(call, query.shape[:2], key.shape[:2])
+    query_positions, key_positions = both_positions(arguments, call, query.shape[:2], key.shape[:2])
     queries, keys = projected(weights, "query", query), projected(weights, "key", key)
     if arguments.get("query_key_norm"):
         queries = normalized(weights, "query_norm", arguments["query_key_norm"], queries)
@@ -156,11 +156,35 @@ def attention_over_one_axis(weights, arguments, call, seed):
     return np.tensordot(output, kernel, 2) + weights.get("attention_output/bias", 0.0), scores
 
 
-def both_positions(call, query_shape, key_shape):
-    """(B, T) and (B, S): what is given, the keys' by default the queries', else 0, 1, 2, ..."""
+def both_positions(arguments, call, query_shape, key_shape):
+    """(B, T) and (B, S): what is given, the keys' by default the queries', else 0, 1, 2, ...
+
+    Sink tokens are the first real ones, so self-attention with them counts real tokens.
+    """
+    is_given = "positions" in call or "key_positions" in call
+    is_sequence = call["query"].ndim == 3 and not is_given
+    if arguments.get("num_sink_tokens") and is_sequence and query_shape == key_shape:
+        counted = counted_positions(call, *key_shape)
+        return counted, counted
     of_queries = call.get("positions", np.arange(query_shape[1]))
     of_keys = call.get("key_positions", call.get("positions", np.arange(key_shape[1])))
     return np.broadcast_to(of_queries, query_shape), np.broadcast_to(of_keys, key_shape)
+
+
+def counted_positions(call, num_rows, length):
+    """How many real tokens of its segment come before each token; a pad has the position of the token before it."""
+    positions = np.zeros((num_rows, length), "int32")
+    segments = call.get("segment_ids", np.ones((num_rows, length)))
+    for b in range(num_rows):
+        num_tokens = 0
+        for t in range(length):
+            if t and segments[b, t] != segments[b, t - 1]:
+                num_tokens = 0
+            is_masked = not (call.get("value_mask", ALL)[b, t] and call.get("key_mask", ALL)[b, t])
+            if segments[b, t] != 0 and not is_masked:
+                num_tokens += 1
+            positions[b, t] = max(num_tokens - 1, 0)
+    return positions
 
 
 def projected(weights, name, x):
