@@ -115,6 +115,7 @@ def attention_over_axes(weights, arguments, call, seed):
         if mask.ndim == 3:
             mask = np.repeat(mask, math.prod(shape[axis] for axis in kept), axis=0)
         flat["attention_mask"] = mask
+    flat.setdefault("positions", np.arange(flat["query"].shape[1]))  # tokens of images are not counted
     output, scores = attention_over_one_axis(weights, arguments, flat, seed)
     output = output.reshape(*[shape[axis] for axis in order], *output.shape[2:])
     output = np.transpose(output, [*np.argsort(order), *range(3, output.ndim)])
@@ -162,8 +163,7 @@ def both_positions(arguments, call, query_shape, key_shape):
     Sink tokens are the first real ones, so self-attention with them counts real tokens.
     """
     is_given = "positions" in call or "key_positions" in call
-    is_sequence = call["query"].ndim == 3 and not is_given
-    if arguments.get("num_sink_tokens") and is_sequence and query_shape == key_shape:
+    if arguments.get("num_sink_tokens") and not is_given and query_shape == key_shape:
         counted = counted_positions(call, *key_shape)
         return counted, counted
     of_queries = call.get("positions", np.arange(query_shape[1]))

@@ -104,8 +104,9 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
         cache_update_index: Integer scalar.
         positions: Integers (T,) or (B, T), the positions of the queries. Defaults to 0, 1, 2, ..., or with a
             cache to positions from `cache_update_index` on. With a cache they must be successive, and
-            negative ones are padding. Self-attention with `num_sink_tokens`, or with a rotation that depends on the
-            length, finds them by the key masks and `segment_ids`: see `keras_attn.ops.token_positions`.
+            negative ones are padding. Self-attention of sequences (B, T, D) with `num_sink_tokens`, or with a rotation
+            that depends on the length, finds them by the key masks and `segment_ids`: see
+            `keras_attn.ops.token_positions`.
         key_positions: Integers (S,) or (B, S). Defaults to `positions`; with a growing cache they continue
             `positions`.
         segment_ids: Integers (B, T): each of the sequences packed into a row attends only to itself. 0 is
