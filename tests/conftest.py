@@ -16,23 +16,11 @@ import numpy as np
 import pytest
 
 # The files that take longest come first, so that the last file of one process keeps the other waiting for little.
-LONGEST_FILES = (
-    "test_site.py",
-    "test_gallery.py",
-    "test_quantized_exports.py",
-    "test_growing.py",
-    "test_layer_contract.py",
-    "test_resume.py",
-    "test_meetings.py",
-    "test_examples.py",
-    "test_readme.py",
-    "test_seq2seq_tensorflow.py",
-    "test_updates.py",
-    "test_runs.py",
-    "test_translator.py",
-    "test_signatures.py",
-    "test_saved_model.py",
-)
+LONGEST_FILES = """
+    test_site.py test_gallery.py test_quantized_exports.py test_growing.py test_layer_contract.py
+    test_resume.py test_meetings.py test_examples.py test_readme.py test_seq2seq_tensorflow.py
+    test_updates.py test_runs.py test_translator.py test_signatures.py test_saved_model.py
+""".split()
 
 
 def pytest_addoption(parser):

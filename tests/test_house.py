@@ -26,33 +26,14 @@ ALLOWED = {
     "export": {"models", "generation", "text", "ops"},
     "huggingface": {"models", "layers", "text", "ops"},
     "opennmt": {"models", "layers", "text", "ops"},
-    "tasks": {
-        "huggingface",
-        "opennmt",
-        "export",
-        "inspection",
-        "models",
-        "generation",
-        "text",
-        "plots",
-        "ops",
-    },
+    "tasks": set("huggingface opennmt export inspection models generation text plots ops".split()),
     "inspection": {"layers", "ops", "plots"},
     "serve": {"export", "tasks", "plots"},
-    "runs": {
-        "ops",
-        "training",
-        "text",
-        "plots",
-        "layers",
-        "generation",
-        "models",
-        "data",
-        "export",
-        "huggingface",
-        "inspection",
-        "tasks",
-    },
+    "runs": set(
+        """
+        ops training text plots layers generation models data export huggingface inspection tasks
+    """.split()
+    ),
     "__init__": {"layers", "models", "training", "_version"},
     "_version": set(),
     # What needs JSON and headers only. The command reads it without the rooms' own start.
@@ -65,21 +46,12 @@ WITH_TENSORFLOW = {"text", "data", "export", "huggingface", "opennmt", "tasks", 
 # Summaries are written by TensorFlow, and only TensorFlow can add an assertion to its graph, draw random bits that no float is
 # made of, update a variable by its fused kernel, multiply integers by oneDNN, choose among its kernels, overwrite a tensor, say
 # what comes after what, and tell which operation gave a tensor and whether a graph is for XLA; and each backend takes gradients and compiles in its own way.
-TENSORFLOW_INSIDE_FUNCTIONS = {
-    "compat/tensorflow.py",
-    "inspection/backends.py",
-    "layers/dropout.py",
-    "ops/graph_purpose.py",
-    "ops/int8_products.py",
-    "ops/kv_cache.py",
-    "ops/matrix_products.py",
-    "ops/softmax.py",
-    "ops/tensorflow_attention.py",
-    "ops/value_checks.py",
-    "training/crossentropy.py",
-    "training/optimizers.py",
-    "training/summaries.py",
-}
+TENSORFLOW_INSIDE_FUNCTIONS = """
+    compat/tensorflow.py inspection/backends.py layers/dropout.py ops/graph_purpose.py
+    ops/int8_products.py ops/kv_cache.py ops/matrix_products.py ops/softmax.py
+    ops/tensorflow_attention.py ops/value_checks.py training/crossentropy.py training/optimizers.py
+    training/summaries.py
+""".split()
 LAZY_PACKAGES = {"matplotlib", "sacrebleu", "sentencepiece", "tensorflow_text"}
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -13,20 +13,7 @@ from keras_attn.data import BatchPosition, TextPairs, translation_batches
 from keras_attn.text import ByteTokenizer, SentencePieceTokenizer
 
 END = 3
-WORDS = [
-    "der",
-    "hund",
-    "läuft",
-    "schnell",
-    "durch",
-    "den",
-    "tiefen",
-    "schnee",
-    "nach",
-    "hause",
-    "und",
-    "bellt",
-]
+WORDS = "der hund läuft schnell durch den tiefen schnee nach hause und bellt".split()
 
 
 def make_pairs(num_pairs, seed=0, most=13):

@@ -127,20 +127,7 @@ def test_attention_by_hand_shows_each_step_and_writes_the_pictures(tmp_path, mon
     assert "only training" in printed
 
     folder = tmp_path / "runs" / "attention_by_hand"
-    words = [
-        "The",
-        "animal",
-        "didn't",
-        "cross",
-        "the",
-        "street",
-        "because",
-        "it",
-        "was",
-        "too",
-        "tired",
-        ".",
-    ]
+    words = "The animal didn't cross the street because it was too tired .".split()
     for name in ("attention.html", "causal_attention.html"):
         page = (folder / name).read_text(encoding="utf-8")
         [group] = ExplorerParser(page).data["groups"]
@@ -180,18 +167,9 @@ def test_compose_layers_trains_saves_and_reloads(tmp_path):
 
 @pytest.mark.extended
 def test_translate_does_the_whole_road(tmp_path):
-    arguments = [
-        "--data",
-        "dates",
-        "--epochs",
-        "1",
-        "--num-pairs",
-        "300",
-        "--output",
-        "run",
-        "--saved-models",
-        "served",
-    ]
+    arguments = """
+        --data dates --epochs 1 --num-pairs 300 --output run --saved-models served
+    """.split()
     printed = run_example("translate.py", tmp_path, *arguments)
     # After so little training the translations are nonsense, or nothing.
     translations = re.findall(r"^  (.+?)  ->  (.*)$", printed, flags=re.MULTILINE)

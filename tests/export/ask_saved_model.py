@@ -38,15 +38,10 @@ RANGES = {
 # 0 stands for the default of these, and 1 is their least.
 FROM_ONE = {"max_length", "num_beams"}
 TOKEN_LISTS = {"stop_token_ids", "suppressed_token_ids"}
-NOTES = {
-    "source_repaired",
-    "source_truncated",
-    "target_repaired",
-    "target_truncated",
-    "prefix_repaired",
-    "prefix_truncated",
-    "unfinished",
-}
+NOTES = """
+    source_repaired source_truncated target_repaired target_truncated prefix_repaired prefix_truncated
+    unfinished
+""".split()
 MAY_BE_UNFINISHED = {"translate", "sample"}
 
 

@@ -398,16 +398,10 @@ def quantized():
         ),
         (make_model, {"source_tokenizer": IdTokenizer(12)}, "vocabulary 0 has size 12"),
     ],
-    ids=[
-        "activation",
-        "with_lora",
-        "quantized",
-        "quantization",
-        "another_model",
-        "two_ends",
-        "two_of_a_name",
-        "another_vocabulary",
-    ],
+    ids="""
+        activation with_lora quantized quantization another_model two_ends two_of_a_name
+        another_vocabulary
+    """.split(),
 )
 def test_what_it_cannot_compute_is_refused_before_anything_is_written(make, options, message, tmp_path):
     arguments = {"source_tokenizer": IdTokenizer(13), "target_tokenizer": IdTokenizer(13), **options}

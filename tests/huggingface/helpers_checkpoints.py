@@ -272,16 +272,9 @@ CASES = {
 # By how much a middle-sized config of a case is larger.
 _WIDER, _DEEPER = 8, 3
 _WIDTHS = {
-    *(
-        "hidden_size",
-        "intermediate_size",
-        "embedding_size",
-        "head_dim",
-        "dim",
-        "hidden_dim",
-        "n_embd",
-        "n_inner",
-    ),
+    *"""
+        hidden_size intermediate_size embedding_size head_dim dim hidden_dim n_embd n_inner
+    """.split(),
     *("d_model", "d_kv", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "query_pre_attn_scalar"),
 }
 _DEPTHS = {

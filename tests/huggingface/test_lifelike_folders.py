@@ -66,19 +66,10 @@ _OF_SEARCHES = {
     "return_dict_in_generate": False,
     "top_k": 50,
 }
-_NULLS = (
-    "bos_token_id",
-    "classifier_dropout",
-    "finetuning_task",
-    "prefix",
-    "problem_type",
-    "rope_scaling",
-    "sep_token_id",
-    "task_specific_params",
-    "tokenizer_class",
-    "torch_dtype",
-    "_num_labels",
-)
+_NULLS = """
+    bos_token_id classifier_dropout finetuning_task prefix problem_type rope_scaling sep_token_id
+    task_specific_params tokenizer_class torch_dtype _num_labels
+""".split()
 
 
 def _with_others(config, random):
@@ -195,14 +186,9 @@ def _generation_with_others(folder, random):
 
 
 def _generation_with_nulls(folder, random):
-    names = (
-        "max_length",
-        "max_new_tokens",
-        "num_beams",
-        "forced_bos_token_id",
-        "suppress_tokens",
-        "stop_strings",
-    )
+    names = """
+        max_length max_new_tokens num_beams forced_bos_token_id suppress_tokens stop_strings
+    """.split()
     chosen = random.permutation(names)[:4]
     _generation_file(folder, lambda content: [content.setdefault(name, None) for name in chosen])
 
@@ -288,20 +274,7 @@ FILE_EDITS = {
         _tokenizer_with_a_map,
     )
 }
-TASKS = (
-    "gpt2",
-    "llama",
-    "gemma2",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma3",
-    "marian",
-    "t5",
-    "bart",
-    "mt5",
-    "pegasus",
-)
+TASKS = tuple("gpt2 llama gemma2 mistral qwen2 qwen3 gemma3 marian t5 bart mt5 pegasus".split())
 NUM_TASK_DRAWS = 240
 
 

@@ -169,16 +169,9 @@ def test_an_export_is_found_by_content_and_name_alone(tmp_path, tasks, change, m
     assert second.folder.joinpath("saved_model.pb").read_text() == str(tasks.loaded[-1])
 
 
-PLANTED = [
-    ".",
-    "1",
-    "7",
-    "served/run/1",
-    "served/run/9",
-    "translator",
-    "translator/1",
-    "translator/served/run/1",
-]
+PLANTED = """
+    . 1 7 served/run/1 served/run/9 translator translator/1 translator/served/run/1
+""".split()
 
 
 @pytest.mark.parametrize("place", PLANTED)

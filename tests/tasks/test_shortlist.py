@@ -13,20 +13,7 @@ from keras_attn.ops import int8_problem
 from keras_attn.tasks import Shortlist, make_shortlist, read_links
 from keras_attn.text import ByteTokenizer, SentencePieceTokenizer
 
-WORDS = [
-    "der",
-    "hund",
-    "läuft",
-    "schnell",
-    "durch",
-    "den",
-    "tiefen",
-    "schnee",
-    "nach",
-    "hause",
-    "und",
-    "bellt",
-]
+WORDS = "der hund läuft schnell durch den tiefen schnee nach hause und bellt".split()
 TEXTS = [" ".join(np.random.default_rng(seed).choice(WORDS, 1 + seed % 7)) for seed in range(19)]
 SIZE = 331
 
