@@ -15,11 +15,7 @@ from keras_attn import layers
 EPSILON = {"layer_norm": 1e-3, "rms_norm": 1e-6}
 
 
-SLOTS = {
-    "alibi": layers.AlibiBias,
-    "t5": layers.RelativePositionBias,
-    "shaw": layers.RelativePositionKeys,
-}
+SLOTS = {"alibi": layers.AlibiBias, "t5": layers.RelativePositionBias, "shaw": layers.RelativePositionKeys}
 
 
 def make_attention(arguments, **overrides):

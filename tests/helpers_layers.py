@@ -30,12 +30,7 @@ from keras_attn.layers import (
 
 BACKEND = keras.backend.backend()
 # Layers whose outputs are logits that a loss or a softmax takes: float32 under mixed policies too.
-LOGIT_HEADS = (
-    ClassificationHead,
-    ImageClassificationHead,
-    MaskedLanguageModelHead,
-    TokenClassificationHead,
-)
+LOGIT_HEADS = (ClassificationHead, ImageClassificationHead, MaskedLanguageModelHead, TokenClassificationHead)
 # JAX traces anew for each length.
 LENGTHS = (5, 7, 11, 2) if BACKEND == "tensorflow" else (5, 7, 2)
 

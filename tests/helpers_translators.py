@@ -23,17 +23,7 @@ SENTENCES = [
 ]
 
 # Every row of the table of odd texts that ends in an answer: the texts, and whether the answer must be "".
-ODD_TEXTS = [
-    "",
-    "   ",
-    "\t\r\n",
-    "a\0b",
-    "word " * 300,
-    "😀 emoji 👩‍👩‍👧",
-    "مرحبا بالعالم",
-    "x" * 5000,
-    "�",
-]
+ODD_TEXTS = ["", "   ", "\t\r\n", "a\0b", "word " * 300, "😀 emoji 👩‍👩‍👧", "مرحبا بالعالم", "x" * 5000, "�"]
 INVALID_UTF8 = b"caf\xe9 \xff\xfe"
 # What `exported_once` warms up and shows in its README.
 EXAMPLES = ['it\'s "quoted" ü', *SENTENCES[:2]]
@@ -98,10 +88,7 @@ def serving(folder):
     """Gives a function of requests to their outputs; one process answers, as each `run_saved_model` starts its own."""
     command = [sys.executable, "-P", saved_model_runner.__file__, str(folder)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with (
-        tempfile.TemporaryFile() as errors,
-        subprocess.Popen(command, **pipes, stderr=errors) as process,
-    ):
+    with tempfile.TemporaryFile() as errors, subprocess.Popen(command, **pipes, stderr=errors) as process:
 
         def outputs_of(request):
             process.stdin.write(json.dumps(request).encode() + b"\n")

@@ -88,12 +88,7 @@ def workplace(tmp_path_factory):
     translator = keras_attn.Translator(model, tokenizer, tokenizer)
     translator.save(folder / "runs" / "dates" / "translator")
     language_model = DecoderTransformer.from_sizes(
-        tokenizer.vocabulary_size,
-        1,
-        hidden_dim=8,
-        num_heads=2,
-        intermediate_dim=16,
-        max_sequence_length=23,
+        tokenizer.vocabulary_size, 1, hidden_dim=8, num_heads=2, intermediate_dim=16, max_sequence_length=23
     )
     keras_attn.TextGenerator(language_model, tokenizer).save(folder / "runs" / "play" / "text_generator")
     for epoch in (11, 12):

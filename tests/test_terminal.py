@@ -112,18 +112,7 @@ def served(folder):
     return ["serve", folder / "model", "--port", "0"]
 
 
-COMMANDS = [
-    checkpoint,
-    saved_task,
-    damaged,
-    opennmt,
-    run,
-    export,
-    verified,
-    shown,
-    exported,
-    served,
-]
+COMMANDS = [checkpoint, saved_task, damaged, opennmt, run, export, verified, shown, exported, served]
 
 
 @pytest.mark.parametrize("make", COMMANDS, ids=lambda make: make.__name__)

@@ -31,11 +31,7 @@ class KerasHubTransformer(keras.Model):
             x = layer(x, padding_mask=encoder_mask, training=training)
         for layer in self.decoder:
             y = layer(
-                y,
-                x,
-                decoder_padding_mask=decoder_mask,
-                encoder_padding_mask=encoder_mask,
-                training=training,
+                y, x, decoder_padding_mask=decoder_mask, encoder_padding_mask=encoder_mask, training=training
             )
         return self.embedding(y, reverse=True)
 

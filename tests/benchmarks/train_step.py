@@ -199,12 +199,7 @@ def main():
     first = options.policies[0]
     ours = times[f"keras_attn, {first}"]
     rows = [
-        [
-            name,
-            f"{value:.1f}",
-            f"{1000 * options.batch * options.length / value:,.0f}",
-            f"{value / ours:.2f}",
-        ]
+        [name, f"{value:.1f}", f"{1000 * options.batch * options.length / value:,.0f}", f"{value / ours:.2f}"]
         for name, value in times.items()
     ]
     print_table(

@@ -60,11 +60,7 @@ def rows_without_pads(batches):
 def expected_rows(pairs):
     """Teacher forcing spelled out in plain Python."""
     return [
-        (
-            (*byte_ids(source), END),
-            (START, *byte_ids(target)),
-            (*byte_ids(target), END),
-        )
+        ((*byte_ids(source), END), (START, *byte_ids(target)), (*byte_ids(target), END))
         for source, target in zip(pairs.sources, pairs.targets)
     ]
 
@@ -304,11 +300,7 @@ def test_two_tokenizers_each_see_their_side():
     )
     batches = translation_batches(TextPairs(["a"], ["b"]), ByteTokenizer(), swapped, bucket_boundaries=None)
     ((encoder, decoder, labels),) = as_arrays(batches)
-    assert (encoder.tolist(), decoder.tolist(), labels.tolist()) == (
-        [[100, 2]],
-        [[293, 101]],
-        [[101, 283]],
-    )
+    assert (encoder.tolist(), decoder.tolist(), labels.tolist()) == ([[100, 2]], [[293, 101]], [[101, 283]])
 
 
 def test_more_texts_than_one_call_of_the_tokenizer_takes(monkeypatch):

@@ -173,10 +173,7 @@ def test_greedy_search_finds_the_same_tokens(trained):
     assert len({len(rows[0]) for rows in ours}) > 10
 
 
-@pytest.mark.parametrize(
-    "length_penalty",
-    slow_but([1.0], [0.0, 0.6, 1.0, 2.0]),
-)
+@pytest.mark.parametrize("length_penalty", slow_but([1.0], [0.0, 0.6, 1.0, 2.0]))
 def test_beam_search_finds_the_same_lists(trained, length_penalty):
     model, folder = trained
     ours, our_scores = searched(model, 4, length_penalty)

@@ -40,11 +40,7 @@ def operations_of(version):
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    ("mode", "signatures"),
-    [
-        ("int8", ["translate_n_best"]),
-        *(pytest.param(mode, None, marks=pytest.mark.extended) for mode in ("int8", "bfloat16")),
-    ],
+    ("mode", "signatures"), [("int8", ["translate_n_best"]), *((mode, None) for mode in ("int8", "bfloat16"))]
 )
 def test_a_quantised_translator_is_saved_loaded_exported_and_answers_the_same(
     translator, mode, signatures, tmp_path

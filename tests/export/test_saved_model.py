@@ -12,12 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers_marks import CUTS_ARE_EXPECTED
-from helpers_translators import (
-    INVALID_UTF8,
-    ODD_TEXTS,
-    SENTENCES,
-    in_new_process,
-)
+from helpers_translators import INVALID_UTF8, ODD_TEXTS, SENTENCES, in_new_process
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_attn import Translator, files
@@ -215,11 +210,7 @@ with runpy.run_path(script)["folder_aside"](folder + "/version") as built:
 def test_the_tracked_dates_model_knows_its_dates():
     folder = REPOSITORY / "saved_models" / "dates" / "1"
     (answer,) = run_saved_model(folder, [request_of("4th of July 2016", "le 1er mars 1999", "31.12.2038")])
-    assert answer["outputs"]["outputs"] == [
-        "2016-07-04",
-        "1999-03-01",
-        "2038-12-31",
-    ]
+    assert answer["outputs"]["outputs"] == ["2016-07-04", "1999-03-01", "2038-12-31"]
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 4_000_000
 
 

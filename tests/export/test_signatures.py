@@ -79,7 +79,7 @@ def test_options_of_each_text_are_those_of_python(exported, server):
     most = translator.num_beams
     options = {**OPTIONS, "num_beams": [min(value, most) for value in OPTIONS["num_beams"]]}
     (answer,) = server(
-        request_of("translate", SENTENCES, **options, target_prefix=prefixes, length_penalty=penalties),
+        request_of("translate", SENTENCES, **options, target_prefix=prefixes, length_penalty=penalties)
     )
     for row, text in enumerate(SENTENCES):
         texts, scores = translator(
@@ -168,7 +168,7 @@ def test_what_is_not_as_asked_is_in_the_status_of_its_row(server):
             no_repeat_ngram_size=[0, 0, 0, -7, 0],
             repetition_penalty=[1.0, 1.0, 1.0, 1.0, -2.0],
             stop_token_ids=padded_ids([], [], [], [10**6], []),
-        ),
+        )
     )
     # Untrained, these run to the end.
     found = [set(status.split(",")) - {"unfinished"} for status in answer["status"]]
@@ -185,7 +185,7 @@ def test_what_is_not_as_asked_is_in_the_status_of_its_row(server):
 
 def test_a_sharp_value_out_of_range_is_clamped(server):
     (answer,) = server(
-        request_of("sample", SENTENCES[:2], temperature=[-1.0, 1.0], top_p=[1.0, 7.5], top_k=[-3, 0]),
+        request_of("sample", SENTENCES[:2], temperature=[-1.0, 1.0], top_p=[1.0, 7.5], top_k=[-3, 0])
     )
     first, second = (set(status.split(",")) - {"unfinished"} for status in answer["status"])
     assert first == {"temperature_clamped", "top_k_clamped"}

@@ -6,13 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from helpers_checkpoint_tasks import (
-    MAX_LENGTH,
-    TEXTS,
-    answers_there,
-    checkpoint,
-    new_folder,
-)
+from helpers_checkpoint_tasks import MAX_LENGTH, TEXTS, answers_there, checkpoint, new_folder
 
 import keras_attn
 import keras_attn_cli

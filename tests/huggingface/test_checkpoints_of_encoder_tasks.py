@@ -68,13 +68,7 @@ def pipeline(task, twin, tokenizer, **options):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(
-    "problem",
-    [
-        "single_label_classification",
-        pytest.param("multi_label_classification", marks=pytest.mark.extended),
-    ],
-)
+@pytest.mark.parametrize("problem", ["single_label_classification", "multi_label_classification"])
 def test_text_classification(problem, tmp_path):
     names = dict(enumerate(["good", "bad", "é"]))
     theirs = checkpoint("BertForSequenceClassification", tmp_path, id2label=names, problem_type=problem)

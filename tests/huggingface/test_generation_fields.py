@@ -8,11 +8,7 @@ import torch
 import transformers
 from helpers_checkpoint_tasks import MAX_LENGTH, TEXTS, checkpoint, new_folder
 
-from keras_attn.huggingface.generation_fields import (
-    WITHOUT_EFFECT,
-    generation_fields,
-    is_generation_field,
-)
+from keras_attn.huggingface.generation_fields import WITHOUT_EFFECT, generation_fields, is_generation_field
 from keras_attn.tasks import load_task
 
 SOURCES = [text for text in TEXTS if text][:11]

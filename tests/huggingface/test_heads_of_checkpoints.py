@@ -97,11 +97,7 @@ def test_logits_are_theirs(name, task, tmp_path):
     ("task", "options"),
     [
         ("SequenceClassification", {"classifier_pooling": "mean", "classifier_bias": True}),
-        pytest.param(
-            "MaskedLM",
-            {"decoder_bias": False, "classifier_activation": "relu"},
-            marks=pytest.mark.extended,
-        ),
+        ("MaskedLM", {"decoder_bias": False, "classifier_activation": "relu"}),
     ],
 )
 def test_the_fields_of_modernberts_heads_are_heeded(task, options, tmp_path):

@@ -243,9 +243,7 @@ def _tokenizer_with_others(folder, random):
 def _tokenizer_with_nulls(folder, random):
     notes = dict.fromkeys(("chat_template", "additional_special_tokens", "sp_model_kwargs", "tokenizer_file"))
     _tokenizer_file(
-        folder,
-        lambda content: [content.setdefault(name, None) for name in notes],
-        "tokenizer_config.json",
+        folder, lambda content: [content.setdefault(name, None) for name in notes], "tokenizer_config.json"
     )
 
 

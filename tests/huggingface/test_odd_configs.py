@@ -68,10 +68,7 @@ ODD = {
     "Llama 3's scaling": (
         "llama",
         {"rope_parameters": _LLAMA3},
-        {
-            "rope_theta": 123.0,
-            "rope_scaling": _llama3(original_max_position_embeddings=16),
-        },
+        {"rope_theta": 123.0, "rope_scaling": _llama3(original_max_position_embeddings=16)},
         ["rope_parameters"],
     ),
     "the original length in the config itself": (
@@ -79,10 +76,7 @@ ODD = {
         {"rope_parameters": _LLAMA3},
         {"original_max_position_embeddings": 16, "rope_parameters": _llama3(rope_theta=123.0)},
     ),
-    "yarn with scales": (
-        "mistral",
-        {"rope_parameters": _yarn(mscale=0.7, mscale_all_dim=1.0)},
-    ),
+    "yarn with scales": ("mistral", {"rope_parameters": _yarn(mscale=0.7, mscale_all_dim=1.0)}),
     "yarn with one scale": ("mistral", {"rope_parameters": _yarn(mscale=0.7)}),
     "yarn with scales and a factor": (
         "mistral",
@@ -92,12 +86,7 @@ ODD = {
     "no window": ("mistral", {"sliding_window": None}),
     "Mistral's defaults": (
         "mistral",
-        {
-            "num_key_value_heads": 8,
-            "num_attention_heads": 16,
-            "hidden_size": 16,
-            "sliding_window": 4096,
-        },
+        {"num_key_value_heads": 8, "num_attention_heads": 16, "hidden_size": 16, "sliding_window": 4096},
         {},
         ["num_key_value_heads", "sliding_window"],
     ),

@@ -39,7 +39,7 @@ def test_a_model_of_our_sizes_goes_out_as_gpt2(tmp_path):
     [
         ("pegasus", {"normalize_first": True}),
         pytest.param("marian", {}, marks=pytest.mark.slow),
-        pytest.param("marian", {"target_vocabulary_size": 47}, marks=pytest.mark.extended),
+        ("marian", {"target_vocabulary_size": 47}),
     ],
 )
 def test_a_translation_model_goes_out(model_type, options, tmp_path):

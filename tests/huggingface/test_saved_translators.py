@@ -140,11 +140,7 @@ def test_what_went_out_comes_back_bit_for_bit(tokenizers, tmp_path):
 @pytest.mark.extended
 @pytest.mark.parametrize(
     ("model_type", "separate", "options"),
-    [
-        ("pegasus", False, {"normalize_first": True}),
-        pytest.param("marian", False, {}, marks=pytest.mark.extended),
-        pytest.param("marian", True, {}, marks=pytest.mark.extended),
-    ],
+    [("pegasus", False, {"normalize_first": True}), ("marian", False, {}), ("marian", True, {})],
 )
 def test_an_output_of_its_own_goes_out(model_type, separate, options, tokenizers, tmp_path, rng):
     import torch

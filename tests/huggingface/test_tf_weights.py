@@ -177,10 +177,7 @@ def replace(folder, path, make):
             "must hold floats. Received: dtype object",
         ),
         (lambda file, path, old: file.create_dataset(path, data=old.astype("i4")), "must hold floats"),
-        (
-            lambda file, path, old: file.create_dataset(path, data=old, compression="gzip"),
-            "one plain block",
-        ),
+        (lambda file, path, old: file.create_dataset(path, data=old, compression="gzip"), "one plain block"),
         (
             lambda file, path, old: file.create_dataset(
                 path, old.shape, "f4", external=[("/etc/hostname", 0, old.size * 4)]

@@ -9,13 +9,7 @@ from helpers_models import assert_close
 from keras import ops
 
 from keras_attn import huggingface, info, layers
-from keras_attn.models import (
-    EncoderWithHead,
-    SwinTransformer,
-    VisionTransformer,
-    read_weights,
-    write_weights,
-)
+from keras_attn.models import EncoderWithHead, SwinTransformer, VisionTransformer, read_weights, write_weights
 from keras_attn.text import ByteTokenizer
 
 pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')

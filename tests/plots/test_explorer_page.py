@@ -513,10 +513,7 @@ def test_markup_in_tokens_and_titles_does_nothing(open_page):
     script = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
     tokens = [script, "</script><script>document.title='run'</script>", "<b>bold</b>"]
     explorer = explore(
-        {script: np.full((2, 3, 3), 1 / 3)},
-        tokens,
-        title=script,
-        beams=[(tokens, [-1, -1, -1], -1)],
+        {script: np.full((2, 3, 3), 1 / 3)}, tokens, title=script, beams=[(tokens, [-1, -1, -1], -1)]
     )
     page = open_page(explorer, "#view=text")
     page.point_at(".text-block:first-child .word:nth-child(1)")

@@ -149,8 +149,7 @@ def test_a_low_score_names_the_likely_causes():
 
 
 @pytest.mark.parametrize(
-    ("texts", "end"),
-    [(("a\nb", "c", "c"), "a b -> c (right)"), (("s" * 200, "t" * 200, "u"), "... (wrong)")],
+    ("texts", "end"), [(("a\nb", "c", "c"), "a b -> c (right)"), (("s" * 200, "t" * 200, "u"), "... (wrong)")]
 )
 def test_a_sample_fits_a_line(texts, end):
     source, translation, reference = texts

@@ -26,11 +26,7 @@ with warnings.catch_warnings():  # of a copy of html5lib inside TensorBoard
     from tensorboard.plugin_util import markdown_to_safe_html
 
 RECIPE = runs.Recipe(
-    model={
-        **TINY,
-        "dropout": 0.1,
-        "max_sequence_length": 16,
-    },
+    model={**TINY, "dropout": 0.1, "max_sequence_length": 16},
     tokenizer="bytes",
     max_tokens=128,
     epochs=2,

@@ -19,11 +19,7 @@ from keras_attn.runs.translation_run import TranslationRun
 from keras_attn.training import TranslationQuality
 
 RECIPE = runs.Recipe(
-    model={
-        **TINY,
-        "dropout": 0.1,
-        "max_sequence_length": 16,
-    },
+    model={**TINY, "dropout": 0.1, "max_sequence_length": 16},
     tokenizer="bytes",
     max_tokens=64,
     learning_rate=0.01,

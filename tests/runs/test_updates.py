@@ -11,11 +11,7 @@ from keras_attn.data import TextPairs, translation_batches
 from keras_attn.models import Seq2SeqTransformer
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.text import ByteTokenizer
-from keras_attn.training import (
-    LabelSmoothedCrossentropy,
-    Perplexity,
-    averaged_weights,
-)
+from keras_attn.training import LabelSmoothedCrossentropy, Perplexity, averaged_weights
 
 RECIPE = runs.Recipe(model={"size": "tiny"}, learning_rate=0.05, warmup_steps=3, epochs=2, epsilon=1e-3)
 

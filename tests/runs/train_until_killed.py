@@ -31,13 +31,7 @@ TINY = {
 }
 # Its rate does not depend on the number of epochs.
 LONG = runs.Recipe.load("dates").replace(
-    model=TINY,
-    max_tokens=257,
-    epochs=3,
-    steps_per_epoch=7,
-    num_averaged=2,
-    num_beams=1,
-    max_length=5,
+    model=TINY, max_tokens=257, epochs=3, steps_per_epoch=7, num_averaged=2, num_beams=1, max_length=5
 )
 SIZES = {
     # dropout, accumulation, a moving average, best-epoch averaging and early stopping: all that has a state

@@ -30,11 +30,7 @@ VIEWS = {
         "a b",
         ["1: a", "1: c", "2: b", "2: d"],
     ),
-    "span_of_second": (
-        {"outputs": "Ada", "scores": 0.5, "starts": 3, "ends": 6},
-        "Adaé😀 Ada 50 % runs",
-        [],
-    ),
+    "span_of_second": ({"outputs": "Ada", "scores": 0.5, "starts": 3, "ends": 6}, "Adaé😀 Ada 50 % runs", []),
     "vector": ({"outputs": [0.6, 0.8]}, "2 numbers, length 1.000: 0.6000, 0.8000", []),
     "text": ({"outputs": MARKUP}, MARKUP, []),
 }

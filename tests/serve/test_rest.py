@@ -120,20 +120,14 @@ REFUSED = [
     ({"instances": [True]}, f"{ELEMENT} 0 {INVALID} JSON Value: true Type: True {WRONG_TYPE} string"),
     ({"inputs": ["a", 1.5]}, f"JSON Value: 1.5 Type: Number {WRONG_TYPE} string"),
     ({"instances": [{"b64": "?"}]}, f"{ELEMENT} 0 {INVALID} Unable to base64 decode"),
-    (
-        {"inputs": [{"b64": 1}]},
-        f"JSON Value: {pretty({'b64': 1})} not formatted correctly for base64 data",
-    ),
+    ({"inputs": [{"b64": 1}]}, f"JSON Value: {pretty({'b64': 1})} not formatted correctly for base64 data"),
     ({"instances": ["a", {"inputs": "a"}]}, "Expecting value/list but got object at item 1 of input list"),
     ({"instances": [{"inputs": "a"}, "a"]}, "Expecting object but got list at item 1 of input list"),
     (
         {"instances": [{"other": "a"}]},
         f"{ELEMENT} 0 key: other {INVALID} JSON object: does not have named input: other",
     ),
-    (
-        {"instances": [{}]},
-        f"{ELEMENT} 0 of 'instances' list. JSON object: {{}} must only have keys: inputs",
-    ),
+    ({"instances": [{}]}, f"{ELEMENT} 0 of 'instances' list. JSON object: {{}} must only have keys: inputs"),
     ({"instances": [["a"], ["a", "b"]]}, f"{ELEMENT} 1 {INVALID} Expecting tensor size: 1 but got: 2"),
     ({"instances": [["a"], "a"]}, f"{ELEMENT} 1 {INVALID} Expecting shape [1] but got: []"),
     ({"inputs": {"other": ["a"]}}, "Missing named input: inputs in 'inputs' object."),

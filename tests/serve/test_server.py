@@ -212,11 +212,7 @@ def test_loopback_addresses_are_known():
         name
         for name in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "10.0.0.1", "host")
         if is_loopback(name)
-    ] == [
-        "127.0.0.1",
-        "::1",
-        "localhost",
-    ]
+    ] == ["127.0.0.1", "::1", "localhost"]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def of_words(text):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("pooling", ["mean", pytest.param("first", marks=pytest.mark.extended)])
+@pytest.mark.parametrize("pooling", ["mean", "first"])
 def test_vectors_are_those_of_each_text_alone(pooling):
     task = embedder(pooling=pooling)
     vectors = task(TEXTS)

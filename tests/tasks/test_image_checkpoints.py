@@ -18,12 +18,7 @@ SIZE = {"height": 28, "width": 28}
 # name: the architecture's class, the fields of its config, the module of its processor in transformers, its fields
 CASES = {
     "vit": ("ViT", {}, "vit", {"size": SIZE}),
-    "deit": (
-        "DeiT",
-        {},
-        "deit",
-        {"size": {"height": 32, "width": 33}, "crop_size": SIZE, **IMAGENET},
-    ),
+    "deit": ("DeiT", {}, "deit", {"size": {"height": 32, "width": 33}, "crop_size": SIZE, **IMAGENET}),
     "swin": (
         "Swin",
         {"patch_size": 2, "embed_dim": 12, "depths": [1, 2], "num_heads": [2, 3], "window_size": 3},
@@ -162,13 +157,7 @@ def test_a_classifier_of_grey_images_goes_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"antialias": False},
-            "resize with antialias. Received: antialias=False",
-        ),
-    ],
+    ("options", "message"), [({"antialias": False}, "resize with antialias. Received: antialias=False")]
 )
 def test_what_transformers_does_not_do_is_not_written(options, message):
     with pytest.raises(ValueError, match=message):

@@ -9,16 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers_images import (
-    HEIGHT,
-    LABELS,
-    WIDTH,
-    encoded,
-    image_classifier,
-    linear_model,
-    pixels,
-    png_header,
-)
+from helpers_images import HEIGHT, LABELS, WIDTH, encoded, image_classifier, linear_model, pixels, png_header
 from helpers_markdown import code_blocks
 from helpers_marks import extended_but
 from helpers_serving import running

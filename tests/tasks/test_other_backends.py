@@ -70,10 +70,7 @@ def test_a_text_generator_answers_as_its_model_does(generator):
     prompt = np.array([[tokenizer.start_token_id, *tokenizer.encode(["ab"])[0]]])
     found = keras.ops.convert_to_numpy(
         generator.model.generate(
-            prompt,
-            tokenizer.end_token_id,
-            max_length=7,
-            unwritable_token_ids=generator.unwritable_token_ids,
+            prompt, tokenizer.end_token_id, max_length=7, unwritable_token_ids=generator.unwritable_token_ids
         )
     )
     assert generator(["ab"]) == tokenizer.decode(

@@ -280,7 +280,7 @@ def expected_maps(translator, source_ids, target_ids):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("target", ["2016", pytest.param(None, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("target", ["2016", None])
 def test_two_translators_are_shown_on_the_same_source_and_target(target):
     one, two = byte_translator(), deeper_translator()
     explorer = one.show(TEXT, target=target, max_length=5, compare=two)
@@ -506,8 +506,8 @@ def padded_classifier(**options):
 @pytest.mark.parametrize(
     ("make", "size", "grid"),
     [
-        pytest.param(lambda: vision_classifier((31, 31), 16), (16, 16), (1, 1), marks=pytest.mark.extended),
-        pytest.param(lambda: vision_classifier((37, 31), 7), (35, 28), (5, 4), marks=pytest.mark.extended),
+        (lambda: vision_classifier((31, 31), 16), (16, 16), (1, 1)),
+        (lambda: vision_classifier((37, 31), 7), (35, 28), (5, 4)),
         (padded_classifier, (24, 16), (12, 8)),
     ],
 )
