@@ -1,10 +1,12 @@
 """A small model that has learned a little, so that its answers vary, are unsure, and end at different places."""
 
 import functools
+import tempfile
 
 import keras
 import numpy as np
 
+from keras_attn import huggingface
 from keras_attn.models import Seq2SeqTransformer
 from keras_attn.text.tokenizer import Tokenizer
 from keras_attn.training import LabelSmoothedCrossentropy
@@ -81,3 +83,15 @@ class IdTokenizer(Tokenizer):
 
     def _token_string(self, token_id):
         return f"t{token_id}" if token_id >= len(self.special_names) else self.special_names[token_id]
+
+
+def marian(model, start_token_id=START, end_token_id=END):
+    """transformers' MarianMTModel that is read from the checkpoint of a model."""
+    import transformers
+
+    ids = {"decoder_start_token_id": start_token_id, "eos_token_id": end_token_id}
+    with tempfile.TemporaryDirectory() as folder:
+        huggingface.save_model(model, folder, "marian", **ids)
+        twin = transformers.MarianMTModel.from_pretrained(folder).eval()
+    twin.generation_config.update(forced_eos_token_id=None, bad_words_ids=None)
+    return twin

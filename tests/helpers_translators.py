@@ -83,6 +83,16 @@ def in_new_process(code, *arguments):
     return json.loads(child.stdout.splitlines()[-1])
 
 
+def request_of(task_class, signature, texts, **given):
+    """A request of one signature; other inputs are neutral. A value of `given` is for all texts, or a list of one for each."""
+    inputs = {"inputs": list(texts)}
+    for name in task_class.signatures[signature].inputs[1:]:
+        neutral = 1.0 if name == "length_penalty" else task_class.signature_inputs[name].neutral
+        value = given.get(name)
+        inputs[name] = value if isinstance(value, list) else [neutral if value is None else value] * len(texts)
+    return {"signature": signature, "inputs": inputs}
+
+
 @contextlib.contextmanager
 def serving(folder):
     """Gives a function of requests to their outputs; one process answers, as each `run_saved_model` starts its own."""

@@ -10,7 +10,7 @@ import torch
 from keras_attn.models import Seq2SeqTransformer
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
-from helpers_marian import marian  # isort: skip -- found now
+from helpers_engines import marian  # isort: skip -- found now
 
 VOCABULARY_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 8000, 17, 16
 START, END = 2, 3
@@ -35,7 +35,6 @@ def make_source(batch_size):
 def of_transformers(model, source, num_beams, device="cpu", dtype="float32"):
     """Function without arguments: what `generate` of a MarianMTModel with the weights of `model` answers, (B, 16)."""
     twin = marian(model, START, END).to(device, getattr(torch, dtype))
-    twin.generation_config.update(bad_words_ids=None)
     source = torch.tensor(source, device=device)
 
     def generate():

@@ -1,49 +1,21 @@
 """Every exported signature and option through TensorFlow's C library with XLA off, against Python."""
 
 import base64
+import functools
 
+import helpers_translators
 import numpy as np
 import pytest
 from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_translators import INVALID_UTF8, ODD_TEXTS, SENTENCES
 
+from keras_attn import Translator
 from keras_attn.generation import DecodingOptions
 
 # The graphs of every signature take half a minute to make.
 pytestmark = [pytest.mark.extended, CUTS_ARE_EXPECTED]
 
-NEUTRAL = {
-    "translate": {
-        "target_prefix": "",
-        "num_beams": 0,
-        "length_penalty": 1.0,
-        "min_length": 0,
-        "max_length": 0,
-        "no_repeat_ngram_size": 0,
-        "repetition_penalty": 1.0,
-        "stop_token_ids": [-1] * 8,
-        "suppressed_token_ids": [-1] * 8,
-    },
-    "sample": {
-        "target_prefix": "",
-        "max_length": 0,
-        "temperature": 1.0,
-        "top_k": 0,
-        "top_p": 1.0,
-        "min_p": 0.0,
-        "seed": 0,
-    },
-}
-
-
-def request_of(signature, texts, **options):
-    """Options are one value for all, or a list with one a text."""
-    inputs = {"inputs": list(texts)}
-    for name, neutral in NEUTRAL.get(signature, {}).items():
-        value = options.pop(name, neutral)
-        is_one = not isinstance(value, list) or (isinstance(neutral, list) and value == neutral)
-        inputs[name] = [value] * len(texts) if is_one else value
-    return {"signature": signature, "inputs": {**inputs, **options}}
+request_of = functools.partial(helpers_translators.request_of, Translator)
 
 
 def padded_ids(*rows):
@@ -54,7 +26,7 @@ def test_neutral_values_are_the_default(exported, server):
     translator, _ = exported
     (neutral, plain) = server(
         request_of("translate", SENTENCES, length_penalty=translator.length_penalty),
-        {"signature": "translate_n_best", "inputs": {"inputs": SENTENCES}},
+        request_of("translate_n_best", SENTENCES),
     )
     assert neutral["outputs"] == plain["outputs"]
     np.testing.assert_allclose(neutral["scores"], plain["scores"], rtol=1e-5)
@@ -114,7 +86,7 @@ def test_samples_are_those_of_python(exported, server):
 def test_scores_are_those_of_python(exported, server):
     translator, _ = exported
     targets = [*SENTENCES[1:], ""]
-    (answer,) = server({"signature": "score", "inputs": {"inputs": SENTENCES, "targets": targets}})
+    (answer,) = server(request_of("score", SENTENCES, targets=targets))
     np.testing.assert_allclose(answer["scores"], translator.score(SENTENCES, targets), rtol=1e-4)
     assert answer["status"] == ["ok"] * 5
     for row, pairs in enumerate(translator.score(SENTENCES, targets, return_token_scores=True)[1]):
@@ -134,7 +106,7 @@ def test_scores_are_those_of_python(exported, server):
 
 def test_a_text_is_encoded_as_the_mean_of_its_tokens(exported, server):
     translator, _ = exported
-    (answer,) = server({"signature": "encode", "inputs": {"inputs": [*SENTENCES, ""]}})
+    (answer,) = server(request_of("encode", [*SENTENCES, ""]))
     tokenizer = translator.source_tokenizer
     for text, vector in zip(SENTENCES, answer["outputs"]):
         ids = [*tokenizer.encode([text])[0], tokenizer.end_token_id]
@@ -201,8 +173,8 @@ def test_odd_texts_and_an_empty_batch_are_answered_by_every_signature(exported, 
         for request in (
             request_of("translate", some),
             request_of("sample", some),
-            {"signature": "score", "inputs": {"inputs": some, "targets": some[::-1]}},
-            {"signature": "encode", "inputs": {"inputs": some}},
+            request_of("score", some, targets=some[::-1]),
+            request_of("encode", some),
         )
     ]
     answers = server(*requests)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_text_generators import PROMPTS, byte_generator, piece_generator
-from helpers_translators import INVALID_UTF8, ODD_TEXTS, exported_once, serving
+from helpers_translators import INVALID_UTF8, ODD_TEXTS, exported_once, request_of, serving
 
 from keras_attn.export import read_batching_parameters, read_warmup_requests, verify_saved_model
 from keras_attn.generation import DecodingOptions
@@ -29,19 +29,8 @@ def server(exported):
         yield server
 
 
-def request_of(signature, texts, **options):
-    """A request with the neutral value of every option that is not given."""
-    names = TextGenerator.signatures[signature].inputs[1:]
-    neutral = {
-        name: 1.0 if name == "length_penalty" else TextGenerator.signature_inputs[name].neutral
-        for name in names
-    }
-    given = {name: [value] * len(texts) for name, value in neutral.items()}
-    return {"signature": signature, "inputs": {"inputs": list(texts), **given, **options}}
-
-
-def asked(server, *request, **options):
-    return server(request_of(*request, **options))[0]
+def asked(server, signature, texts, **options):
+    return server(request_of(TextGenerator, signature, texts, **options))[0]
 
 
 def test_the_default_continues_as_python_does(exported, server):

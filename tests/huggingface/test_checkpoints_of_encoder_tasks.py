@@ -5,7 +5,9 @@ import json
 import helpers_transformers  # noqa: F401 -- imports, before the fork
 import numpy as np
 import pytest
-from helpers_architectures import random_weights
+import tokenizers
+import transformers
+from helpers_checkpoints import randomized
 from helpers_encoder_tasks import LABELS, MAX_LENGTH, VOCABULARY_SIZE, D, word_tokenizer
 
 import keras_attn
@@ -17,11 +19,6 @@ from keras_attn.tasks import (
     TokenClassifier,
     load_task,
 )
-
-transformers = pytest.importorskip(
-    "transformers", reason='needs transformers: pip install "keras_attn[peers]"'
-)
-tokenizers = pytest.importorskip("tokenizers", reason='needs tokenizers: pip install "keras_attn[peers]"')
 
 TEXTS = ["Ada Lovelace lives in London.", "é 😀 Ada  é in LONDON", "the dog runs. where? in the dogs.", "b"]
 
@@ -51,7 +48,7 @@ def config_of(architecture, **options):
 def checkpoint(kind, folder, **options):
     """Transformers' model of a kind and its tokenizer, after both were saved in a folder."""
     config = config_of(kind.partition("For")[0].removesuffix("Model"), **options)
-    twin = random_weights(getattr(transformers, kind)(config), spread=0.4)
+    twin = randomized(getattr(transformers, kind)(config), spread=0.4)
     description = {**word_tokenizer().description, "version": "1.0", "truncation": None, "padding": None}
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizers.Tokenizer.from_str(json.dumps(description)),

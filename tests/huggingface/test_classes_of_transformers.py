@@ -7,17 +7,13 @@ import numpy as np
 import pytest
 from helpers_checkpoints import END, START
 from helpers_models import assert_close
+from helpers_parity import answers_of_twins, classes_of, twin_of
 
 from keras_attn import TextGenerator, huggingface, load
 from keras_attn.huggingface.model_types import MODEL_TYPES
 from keras_attn.models import gives_logits
 from keras_attn.tasks.checkpoint_heads import task_for
 from keras_attn.text import ByteTokenizer
-
-pytest.importorskip("transformers", reason='needs transformers: pip install "keras_attn[peers]"')
-pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
-
-from helpers_parity import answers_of_twins, classes_of, twin_of
 
 CLASSES = [(model_type, name) for model_type in MODEL_TYPES for name in classes_of(model_type)]
 # Classes that have a head of which nothing is wanted: what is read is the body.

@@ -7,13 +7,11 @@ import subprocess
 
 import numpy as np
 import pytest
+import torch
 from helpers_checkpoints import checkpoint, twins
 
 from keras_attn import huggingface
 from keras_attn.models import read_weights, write_weights
-
-pytest.importorskip("transformers", reason='needs transformers: pip install "keras_attn[peers]"')
-torch = pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
 
 WORD = "embeddings.word_embeddings.weight"
 NORM = "encoder.layer.1.output.LayerNorm.weight"

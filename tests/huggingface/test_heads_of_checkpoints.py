@@ -6,6 +6,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
+import torch
 from helpers_checkpoints import END, PAD, checkpoint, make_twin, rows
 from helpers_models import assert_close
 from keras import ops
@@ -15,37 +16,7 @@ from keras_attn.huggingface.heads import labels
 from keras_attn.huggingface.model_types import TASKS
 from keras_attn.models import EncoderTransformer, EncoderWithHead, read_weights, write_weights
 
-pytest.importorskip("transformers", reason='needs transformers: pip install "keras_attn[peers]"')
-torch = pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
-
 NAMES = {0: "good", 1: "bad", 2: "ugly"}
-# One head of each architecture is tested by default, and all of BERT's.
-FIRST_RANK = {
-    ("roberta", "SequenceClassification"),
-    ("electra", "MaskedLM"),
-    ("distilbert", "SequenceClassification"),
-    ("albert", "MaskedLM"),
-    ("mpnet", "QuestionAnswering"),
-    ("modernbert", "TokenClassification"),
-}
-# Configs of an architecture that is there already.
-LAST_RANK = ("xlm-roberta", "electra-one-width", "modernbert-plain")
-
-
-def rank(name, task):
-    if name == "bert" or (name, task) in FIRST_RANK:
-        return ()
-    return pytest.mark.slow if name in LAST_RANK else pytest.mark.extended
-
-
-CASES = [
-    pytest.param(name, task, marks=rank(name, task))
-    for name in (
-        *("bert", "roberta", "xlm-roberta", "electra", "electra-one-width", "distilbert", "albert"),
-        *("mpnet", "modernbert", "modernbert-plain"),
-    )
-    for task in TASKS
-]
 
 
 def saved(name, task, folder, **options):
@@ -81,9 +52,13 @@ def assert_same_logits(model, twin, task):
     assert_close(found, expected)
 
 
+ENCODERS = "bert roberta electra distilbert albert mpnet modernbert".split()
+
+
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(("name", "task"), CASES)
-def test_logits_are_theirs(name, task, tmp_path):
+@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("task", TASKS)
+def test_logits_are_theirs(task, name, tmp_path):
     twin = saved(name, task, tmp_path)
     model = huggingface.load_model(tmp_path)
     assert isinstance(model, EncoderWithHead)
@@ -105,14 +80,8 @@ def test_the_fields_of_modernberts_heads_are_heeded(task, options, tmp_path):
     assert_same_logits(huggingface.load_model(tmp_path), twin, task)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "llama",
-        *(pytest.param(name, marks=pytest.mark.extended) for name in ("gpt2", "gemma2")),
-        pytest.param("qwen3", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "qwen3"])
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_decoders_classify_by_the_last_token(name, side, tmp_path):
     twin = saved(name, "SequenceClassification", tmp_path)
@@ -123,14 +92,6 @@ def test_decoders_classify_by_the_last_token(name, side, tmp_path):
     expected = logits_of(twin, "SequenceClassification", **theirs)
     ours = {"token_ids": ids, "padding_mask": mask, "positions": positions.astype("int32")}
     assert_close(ops.convert_to_numpy(model(ours)), expected)
-
-
-READERS = [
-    pytest.param(name, task, marks=() if (name, task) in first else pytest.mark.extended)
-    for first in [{("bart", "SequenceClassification"), ("t5", "QuestionAnswering")}]
-    for name in ("bart", "mbart", "t5", "mt5")
-    for task in ("SequenceClassification", "QuestionAnswering")
-]
 
 
 def texts_for_a_decoder(name, rng):
@@ -144,7 +105,8 @@ def texts_for_a_decoder(name, rng):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(("name", "task"), READERS)
+@pytest.mark.parametrize("name", ["bart", "mbart", "t5", "mt5"])
+@pytest.mark.parametrize("task", ["SequenceClassification", "QuestionAnswering"])
 def test_full_transformers_read_a_text_twice(name, task, tmp_path, rng):
     twin = saved(name, task, tmp_path / "a")
     model = huggingface.load_model(tmp_path / "a")

@@ -10,17 +10,14 @@ import warnings
 
 import numpy as np
 import pytest
+import transformers
 from helpers_checkpoints import CASES, checkpoint
 from helpers_models import assert_close
+from helpers_parity import checkpoint_with_head, logits_of_head_of, outputs_of
 
 from keras_attn import huggingface
 from keras_attn.huggingface.model_types import MODEL_TYPES
 from keras_attn.tasks import load_task
-
-transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
-pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
-
-from helpers_parity import checkpoint_with_head, logits_of_head_of, outputs_of  # noqa: E402 -- it needs both
 
 NUM_DRAWS = 400
 OLD_FORMS = pytest.mark.filterwarnings("ignore:`rope_scaling` is deprecated:FutureWarning")

@@ -5,10 +5,6 @@ import json
 
 import numpy as np
 import pytest
-
-pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
-pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
-
 import torch
 import transformers
 from helpers_checkpoint_tasks import MAX_LENGTH, answers_there, sizes_of_bart, write_model

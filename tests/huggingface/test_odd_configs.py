@@ -5,13 +5,9 @@ import json
 import pytest
 from helpers_checkpoints import CASES, END, checkpoint, twins
 from helpers_models import assert_close
+from helpers_parity import outputs
 
 from keras_attn import huggingface
-
-transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
-pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
-
-from helpers_parity import outputs  # noqa: E402 -- it needs both
 
 
 def _yarn(**options):

@@ -6,7 +6,10 @@ import re
 import keras
 import numpy as np
 import pytest
+import torch
+import transformers
 from helpers_models import assert_close
+from helpers_parity import answers_of_twins, twin_of
 from keras import ops
 
 from keras_attn import huggingface
@@ -15,13 +18,6 @@ from keras_attn.huggingface.config_fields import Fields
 from keras_attn.huggingface.model_types import MODEL_TYPES, writers
 from keras_attn.layers.activations import get_activation, serialize_activation
 from keras_attn.models import DecoderTransformer, SwinTransformer, read_weights
-
-transformers = pytest.importorskip(
-    "transformers", reason='needs transformers: pip install "keras_attn[peers]"'
-)
-torch = pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
-
-from helpers_parity import answers_of_twins, twin_of  # noqa: E402 -- it needs both
 
 # (model type, class, other fields): every class of the types that are written, and other forms of some.
 CLASSES = [(model_type, name, {}) for model_type in writers() for name in MODEL_TYPES[model_type].classes]

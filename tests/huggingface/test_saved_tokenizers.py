@@ -5,12 +5,11 @@ import unicodedata
 
 import pytest
 import sentencepiece
+import transformers
 from helpers_texts import fuzzed_texts, hard_texts, sentences
 
 from keras_attn.huggingface import read_tokenizer, save_tokenizer
 from keras_attn.text import ByteLevelBPETokenizer, ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer
-
-transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
 
 SENTENCES = sentences(400)
 TEXTS = [*hard_texts(), *fuzzed_texts(500), *SENTENCES[:50]]

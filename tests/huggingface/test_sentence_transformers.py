@@ -8,6 +8,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
+import torch
 from helpers_checkpoints import PAD, checkpoint, rows
 from helpers_models import assert_close
 from keras import ops
@@ -15,9 +16,6 @@ from keras import ops
 from keras_attn.huggingface.sentence_transformers import is_sentence_transformer, load_sentence_encoder
 from keras_attn.models import EncoderTransformer, EncoderWithHead, write_weights
 from keras_attn.ops import pooled
-
-pytest.importorskip("transformers", reason='needs transformers: pip install "keras_attn[peers]"')
-torch = pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
 
 FLAGS = {
     "word_embedding_dimension": 35,

@@ -9,17 +9,13 @@ import shutil
 import h5py
 import numpy as np
 import pytest
+import torch
 from helpers_checkpoints import checkpoint, make_twin
 
 from keras_attn import huggingface
 from keras_attn.huggingface.tf_weights import torch_name
 from keras_attn.models import read_weights
 from keras_attn.models.weight_names import named_weights
-
-transformers = pytest.importorskip(
-    "transformers", reason='needs transformers: pip install "keras_attn[peers]"'
-)
-torch = pytest.importorskip("torch", reason='needs torch: pip install "keras_attn[peers]"')
 
 # The shared embeddings, in a scope of their own name.
 SHARED = {"shared.weight": "shared/shared/weight", "model.shared.weight": "model.shared/model.shared/weight"}
@@ -85,17 +81,9 @@ def folder(tmp_path):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name",
-    [
-        *("bert-with-head", "gpt2"),
-        *(
-            pytest.param(name, marks=pytest.mark.extended)
-            for name in ("marian", "albert", "mpnet", "t5", "distilbert")
-        ),
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("xlm-roberta", "t5-1.1", "bart", "pegasus")
-        ),
-    ],
+    """
+    bert-with-head gpt2 marian albert mpnet t5 distilbert xlm-roberta t5-1.1 bart pegasus
+    """.split(),
 )
 def test_it_is_the_model_of_the_safetensors_file(name, tmp_path):
     tf_folder(tmp_path, checkpoint(name)[1])

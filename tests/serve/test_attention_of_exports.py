@@ -1,4 +1,4 @@
-"""The tab of attention for an export with the signature `attention`: a real model, a real server, a real browser."""
+"""An export of a translator with the signature `attention`: a real model, a real server, a real browser."""
 
 import contextlib
 import json
@@ -75,3 +75,13 @@ def test_rest_answers_with_the_maps_of_a_request(served):
     expected = expected_maps(translator)
     for kind, name in (("encoder", "encoderself"), ("decoder", "decoderself"), ("cross", "decodercros")):
         np.testing.assert_allclose(answer[f"{kind}_attention"], [expected[name]], atol=2e-5)
+
+
+def test_the_neutral_values_of_an_export_change_nothing(served):
+    translator, url, [model] = served
+    inputs = model.description["task"]["signatures"]["translate"]["inputs"]
+    row = {name: declared["neutral"] for name, declared in inputs.items() if name != "inputs"}
+    body = {"signature_name": "translate", "instances": [{"inputs": "ab", **row}]}
+    with contextlib.closing(Client(urllib.parse.urlsplit(url).port)) as client:
+        [answer] = client.predict(body, model="seen")["predictions"]
+    assert answer["outputs"][0] == translator(["ab"])[0]

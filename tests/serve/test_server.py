@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers_serving import Client, running
-from helpers_translators import byte_translator, exported_once
+from helpers_translators import byte_translator
 
 import keras_attn_cli
 from keras_attn.export import export_saved_model, write_task_declaration, write_warmup_requests
@@ -327,22 +327,6 @@ def test_a_declaration_that_does_not_fit_the_graph_is_refused(tmp_path, changes,
 def ask_page(port):
     with contextlib.closing(Client(port)) as client:
         return json.loads(client.ask("GET", "/page/models")[1])
-
-
-@pytest.mark.extended
-def test_the_neutral_values_of_an_export_change_nothing(tmp_path_factory):
-    translator, version = exported_once(tmp_path_factory, byte_translator)
-    with running([version]) as (port, _):
-        [model] = ask_page(port)
-        inputs = model["task"]["signatures"]["translate"]["inputs"]
-        row = {"inputs": "ab"}
-        for name in set(inputs) - {"inputs"}:
-            row[name] = inputs[name]["neutral"]
-        body = {"signature_name": "translate", "instances": [row]}
-        with contextlib.closing(Client(port)) as client:
-            answer = client.predict(body, model=model["name"])
-    assert answer["predictions"][0]["outputs"][0] == translator(["ab"])[0]
-    assert model["task"]["kind"] == "translator"
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_loaded(capsys):

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import pytest
 from helpers_marks import CUTS_ARE_EXPECTED
-from helpers_translators import SENTENCES, byte_translator, serving
+from helpers_translators import SENTENCES, byte_translator, request_of, serving
 
 import keras_attn
 from keras_attn.export import export_saved_model, saved_model_runner
@@ -36,19 +36,6 @@ def translator_that(likes_end):
     return translator
 
 
-NEUTRAL = {
-    "target_prefix": "",
-    "num_beams": 0,
-    "length_penalty": 1.0,
-    "min_length": 0,
-    "max_length": 0,
-    "no_repeat_ngram_size": 0,
-    "repetition_penalty": 1.0,
-    "stop_token_ids": [-1] * 8,
-    "suppressed_token_ids": [-1] * 8,
-}
-
-
 @pytest.fixture(
     scope="module",
     params=[True, pytest.param(False, marks=pytest.mark.slow)],
@@ -68,8 +55,7 @@ def export_translate(translator, folder):
 
 
 def served(server, texts, **options):
-    inputs = {name: [value] * len(texts) for name, value in {**NEUTRAL, **options}.items()}
-    [answer] = server({"signature": "translate", "inputs": {"inputs": texts, **inputs}})
+    [answer] = server(request_of(keras_attn.Translator, "translate", texts, **options))
     return answer
 
 
@@ -236,7 +222,7 @@ def test_a_half_written_or_corrupt_version_leaves_the_good_one_serving(tmp_path)
     for folder, how in zip(bad, damages):
         shutil.copytree(good, folder)
         damage(folder, how)
-    request = json.dumps({"inputs": ["ab"], **{name: [value] for name, value in NEUTRAL.items()}})
+    request = json.dumps(request_of(keras_attn.Translator, "translate", ["ab"])["inputs"])
     command = [sys.executable, "-P", "-c", SERVE, saved_model_runner.__file__, request, good, *bad]
     child = subprocess.run(command, capture_output=True, text=True, check=True)
     answers = json.loads(child.stdout.splitlines()[-1])

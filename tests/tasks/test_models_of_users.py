@@ -63,15 +63,11 @@ def answers(task):
     return task(list(IMAGES), top_k=3, return_scores=True)
 
 
-def test_a_folder_gives_the_task_back(tmp_path):
-    task = classifier(RegisteredColumns)
-    task.save(tmp_path)
-    assert answers(keras_attn.load(tmp_path)) == answers(task)
-
-
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(("made", "read"), [("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32")])
-def test_a_folder_gives_the_task_back_under_another_global_policy(made, read, tmp_path):
+@pytest.mark.parametrize(
+    ("made", "read"), [("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32"), ("float32", "float32")]
+)
+def test_a_folder_gives_the_task_back_under_any_global_policy(made, read, tmp_path):
     with global_policy(made):
         task = classifier(RegisteredColumns)
         task.save(tmp_path)

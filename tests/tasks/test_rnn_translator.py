@@ -37,15 +37,6 @@ def test_scores_alignments_and_streams_agree_with_translations(translator):
     assert [word.text for word in alignment.source_words] == ["a", "b"]
 
 
-def test_saved_loaded_and_exported_it_translates_alike(translator, tmp_path):
-    translator.save(tmp_path / "saved")
-    loaded = keras_attn.Translator.load(tmp_path / "saved")
-    assert type(loaded.model) is RNNSeq2Seq
-    assert loaded(TEXTS) == translator(TEXTS)
-    version_folder = translator.export(tmp_path / "exported")
-    runs.check_export(translator, version_folder, TEXTS)
-
-
 def test_an_engine_that_has_no_such_model_says_so(translator, tmp_path):
     with pytest.raises(ValueError, match=r"must be a Seq2SeqTransformer\. Received: RNNSeq2Seq"):
         translator.export_model(tmp_path / "model", "ctranslate2")

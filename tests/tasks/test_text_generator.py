@@ -118,16 +118,6 @@ def test_no_texts(generator):
     assert generator([]) == generator.score([]) == []
 
 
-@pytest.mark.extended
-def test_it_is_saved_and_loaded(generator, tmp_path):
-    generator.save(tmp_path / "run" / "text_generator")
-    generator.save(tmp_path / "run" / "text_generator")  # replaces it
-    assert isinstance(load_task(tmp_path / "run" / "text_generator"), keras_attn.TextGenerator)
-    loaded = load_task(tmp_path / "run")
-    assert loaded(PROMPTS, num_beams=1) == generator(PROMPTS, num_beams=1)
-    assert (loaded.start_token_id, loaded.max_length) == (generator.start_token_id, generator.max_length)
-
-
 def test_other_folders_are_refused(tmp_path):
     byte_translator().save(tmp_path / "translator")
     assert isinstance(load_task(tmp_path / "translator"), keras_attn.Translator)

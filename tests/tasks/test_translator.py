@@ -22,7 +22,7 @@ from helpers_translators import (
 
 import keras_attn
 from keras_attn.generation import DecodingOptions
-from keras_attn.models import has_lora, quantization_of, quantize
+from keras_attn.models import has_lora, quantize
 from keras_attn.tasks.search_functions import TranslatorFunctions
 from keras_attn.text import ByteTokenizer
 
@@ -304,16 +304,6 @@ def test_a_quantised_model_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(ValueError, match=r"in int4 cannot be saved.*after `Translator.load`"):
         translator.save(tmp_path / "saved")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("mode", [pytest.param("bfloat16", marks=pytest.mark.extended), "int8"])
-def test_a_quantised_translator_comes_back_as_it_was(mode, tmp_path):
-    translator = byte_translator(jit_compile=True)  # which needs no 8-bit products of oneDNN
-    translator.quantize(mode).save(tmp_path / "saved")
-    model, again = translator.model, keras_attn.Translator.load(tmp_path / "saved").model
-    assert quantization_of(again) == mode
-    inputs = {"encoder_token_ids": np.array([[5, 6, 3]]), "decoder_token_ids": np.array([[2, 5]])}
-    np.testing.assert_array_equal(np.asarray(again(inputs)), np.asarray(model(inputs)))
 
 
 def test_lora_is_merged_into_what_is_saved(tmp_path):

@@ -1,9 +1,6 @@
 """The pipelines of published tokenizers: the hard strings of tests/benchmarks/tokenizer_parity.py."""
 
 import pytest
-
-pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
-
 from helpers_marks import slow_but
 from helpers_texts import sentences
 from helpers_tokenizer_parity import KINDS, before_end, hard_strings, named_difference, streamed

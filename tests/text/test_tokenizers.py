@@ -647,7 +647,8 @@ FOLDS_OF_WHICH_TWO_ARE_EXTENDED = [
 
 
 def as_transformers_reads(vocabulary, lowercase, strip_accents):
-    transformers = pytest.importorskip("transformers", reason='pip install "keras_attn[peers]"')
+    import transformers
+
     numbers = {piece: number for number, piece in enumerate(vocabulary)}
     theirs = transformers.BertTokenizer(vocab=numbers, do_lower_case=lowercase, strip_accents=strip_accents)
     return lambda texts: [theirs.encode(text, add_special_tokens=False) for text in texts]
@@ -677,8 +678,8 @@ def test_wordpieces_of_odd_text_are_those_of_transformers(lowercase, strip_accen
     ("lowercase", "strip_accents"), FOLDS_OF_WHICH_TWO_ARE_EXTENDED[2:]
 )  # the one without the other
 def test_every_character_is_read_as_transformers_reads_it(lowercase, strip_accents):
-    tokenizers = pytest.importorskip("tokenizers", reason='pip install "keras_attn[peers]"')
     import tensorflow_text
+    import tokenizers
 
     normalizer = tokenizers.normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, lowercase=lowercase, strip_accents=strip_accents
