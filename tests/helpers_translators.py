@@ -89,7 +89,9 @@ def request_of(task_class, signature, texts, **given):
     for name in task_class.signatures[signature].inputs[1:]:
         neutral = 1.0 if name == "length_penalty" else task_class.signature_inputs[name].neutral
         value = given.get(name)
-        inputs[name] = value if isinstance(value, list) else [neutral if value is None else value] * len(texts)
+        inputs[name] = (
+            value if isinstance(value, list) else [neutral if value is None else value] * len(texts)
+        )
     return {"signature": signature, "inputs": inputs}
 
 

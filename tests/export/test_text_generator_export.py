@@ -8,7 +8,7 @@ from helpers_marks import CUTS_ARE_EXPECTED
 from helpers_text_generators import PROMPTS, byte_generator, piece_generator
 from helpers_translators import INVALID_UTF8, ODD_TEXTS, exported_once, request_of, serving
 
-from keras_attn.export import read_batching_parameters, read_warmup_requests, verify_saved_model
+from keras_attn.export import read_batching_parameters, read_warmup_requests
 from keras_attn.generation import DecodingOptions
 from keras_attn.tasks import TextGenerator
 
@@ -147,10 +147,3 @@ def test_the_files_beside_the_graph(exported):
     assert "A language model that takes prompts" in readme
     assert "`TextGenerator.export` of keras_attn" in readme
     assert all(f"### `{name}`" in readme for name in TextGenerator.signatures)
-
-
-def test_a_server_would_serve_it(exported):
-    generator, folder = exported
-    checks = verify_saved_model(folder, expected=generator)
-    assert not [check for check in checks if check.problems]
-    assert {"run of generate", "run of sample", "run of score", "answers"} <= {check.name for check in checks}

@@ -85,7 +85,7 @@ def assert_same_tensors(folder, other):
             np.testing.assert_array_equal(after[row.tensor], before[row.tensor], err_msg=row.tensor)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("model_type", "name", "fields"), CLASSES)
 def test_what_was_loaded_goes_out_whole(model_type, name, fields, tmp_path):
     twin = odd_twin(model_type, name, **fields)

@@ -8,24 +8,15 @@ import shutil
 
 import pytest
 import sentencepiece
-import tensorflow as tf
 import tokenizers
 from helpers_texts import fuzzed_texts, hard_texts, sentences
 from helpers_tokenizer_parity import sentencepiece_model
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from keras_attn.huggingface.tokenizer_loading import read_tokenizer
-from keras_attn.text import ByteLevelBPETokenizer, load_tokenizer
 from keras_attn.text.json_parts import added_token
 
 SENTENCES = sentences(400)
 TEXTS = [*hard_texts(), *fuzzed_texts(500), *SENTENCES[:50]]
-SERVED = set(
-    pathlib.Path(importlib.util.find_spec("keras_attn.export").origin)
-    .with_name("served_ops.txt")
-    .read_text()
-    .split()
-)
 
 
 def write(folder, **files):
@@ -37,20 +28,6 @@ def write(folder, **files):
         else:
             path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     return folder
-
-
-@pytest.fixture(scope="module")
-def merges():
-    theirs = tokenizers.Tokenizer(models.BPE())
-    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    theirs.decoder = decoders.ByteLevel()
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=503, initial_alphabet=alphabet, special_tokens=special, show_progress=False
-    )
-    theirs.train_from_iterator(SENTENCES, trainer)
-    return theirs
 
 
 @pytest.fixture(scope="module")
@@ -121,46 +98,6 @@ def test_a_sentencepiece_model_keeps_its_ids_or_moves_them_as_the_architecture_d
     assert ours.token_id("eng_Latn") == 192
     with pytest.raises(ValueError, match="must be one of this tokenizer's"):
         ours.token_id("deu_Latn")
-
-
-@pytest.mark.extended
-def test_a_read_tokenizer_is_saved_and_served(merges, tmp_path):
-    ours = read_tokenizer(write(tmp_path / "m", tokenizer__json=merges.to_str()))
-    ours.save(tmp_path / "saved")
-    again = load_tokenizer(tmp_path / "saved")
-    texts = TEXTS[::5]
-    expected = ours.encode(texts)
-    assert again.encode(texts) == expected
-    model = json.loads(merges.to_str())["model"]
-    by_hand = ByteLevelBPETokenizer(
-        model["vocab"], model["merges"], special_tokens={"eos_token": "<|endoftext|>"}
-    )
-    by_hand.save(tmp_path / "by_hand")
-    again = load_tokenizer(tmp_path / "by_hand")
-    assert again.encode(["a<|endoftext|> dog"]) == ours.encode(["a<|endoftext|> dog"])
-    assert (again.end_token_id, again.get_config()) == (5, by_hand.get_config())
-
-    module = tf.Module()
-    module.tokenizer = ours
-    module.ids = tf.function(
-        lambda texts: ours.preprocess(texts)[0].to_tensor(-1),
-        input_signature=[tf.TensorSpec([None], tf.string)],
-    )
-    module.texts = tf.function(ours.detokenize, input_signature=[tf.TensorSpec([None, None], tf.int32)])
-    tf.saved_model.save(module, str(tmp_path / "served"))
-    used = set()
-    for function in (module.ids, module.texts):
-        graph = function.get_concrete_function().graph.as_graph_def()
-        used |= {node.op for node in graph.node}
-        used |= {node.op for inner in graph.library.function for node in inner.node_def}
-    assert used <= SERVED
-    served = tf.saved_model.load(str(tmp_path / "served"))
-    ids = served.ids(tf.constant(texts))
-    assert [[i for i in row if i >= 0] for row in ids.numpy().tolist()] == expected
-    # A token outside the vocabulary is no text, and a character is not cut in a stream.
-    pieces = ours.encode(["👩"])[0]
-    assert served.texts(tf.constant([[*pieces[:-1], 10**6]])).numpy()[0].decode().endswith("\ufffd")
-    assert served.texts(tf.constant([pieces])).numpy()[0].decode() == "👩"
 
 
 def broken(**changes):

@@ -242,15 +242,6 @@ def test_files_that_do_not_fit_a_swin_are_refused(fields, match, tmp_path):
 
 
 @pytest.mark.extended
-def test_a_new_head_for_other_labels():
-    folder, _ = checkpoint("dinov2", "ForImageClassification")
-    model = huggingface.load_model(folder, num_new_labels=7)
-    assert ours(model, images(21, 21)).shape == (2, 7)
-    body = huggingface.load_model(folder, head=False)
-    np.testing.assert_array_equal(ours(model.encoder, images(21, 21)), ours(body, images(21, 21)))
-
-
-@pytest.mark.extended
 def test_half_precision_is_a_policy():
     folder, twin = checkpoint("vit")
     model = huggingface.load_model(folder, dtype="mixed_bfloat16")

@@ -475,38 +475,39 @@ def test_an_image_glows_where_its_patch_looks(open_page):
         click(page, f'[data-view="{view}"]')
 
 
-@pytest.mark.parametrize("view", ["text", "lines", "matrix"])
 @pytest.mark.parametrize("name", ["png", "svg", "json"])
-def test_a_head_is_exported(open_page, rng, view, name):
+def test_a_head_is_exported_from_every_view(open_page, rng, name):
     maps, explorer = translation(rng)
-    page = open_page(explorer, f"#kind=cross&layer=3&head=2&view={view}")
-    exported = page.evaluate(
-        f"""(async () => {{
-          const saved = new Promise((resolve) => {{
-            const click = HTMLAnchorElement.prototype.click;
-            const create = URL.createObjectURL;
-            let blob;
-            URL.createObjectURL = (given) => create.call(URL, (blob = given));
-            HTMLAnchorElement.prototype.click = function () {{ resolve([this.download, blob]); }};
-          }});
-          document.querySelector('{part(name)}').click();
-          const [download, blob] = await saved;
-          const bytes = new Uint8Array(await blob.arrayBuffer());
-          return [download, btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""))];
-        }})()"""
-    )
-    content = base64.b64decode(exported[1])
-    assert exported[0] == f"attention-cross-layer-3-head-2.{name}"
-    if name == "png":
-        assert content[:8] == b"\x89PNG\r\n\x1a\n"
-    elif name == "svg":
-        text = content.decode()
-        assert text.startswith("<svg")
-        assert "Hund" in text
-    else:
-        value = json.loads(content)
-        assert value["queries"] == [token.replace("▁", "") for token in TARGET]
-        assert np.array(value["scores"]) == pytest.approx(maps["cross"]["cross 2"][1], abs=4e-3)
+    page = open_page(explorer, "#kind=cross&layer=3&head=2")
+    for view in ("text", "lines", "matrix"):
+        click(page, f'[data-view="{view}"]')
+        exported = page.evaluate(
+            f"""(async () => {{
+              const saved = new Promise((resolve) => {{
+                const click = HTMLAnchorElement.prototype.click;
+                const create = URL.createObjectURL;
+                let blob;
+                URL.createObjectURL = (given) => create.call(URL, (blob = given));
+                HTMLAnchorElement.prototype.click = function () {{ resolve([this.download, blob]); }};
+              }});
+              document.querySelector('{part(name)}').click();
+              const [download, blob] = await saved;
+              const bytes = new Uint8Array(await blob.arrayBuffer());
+              return [download, btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""))];
+            }})()"""
+        )
+        content = base64.b64decode(exported[1])
+        assert exported[0] == f"attention-cross-layer-3-head-2.{name}"
+        if name == "png":
+            assert content[:8] == b"\x89PNG\r\n\x1a\n"
+        elif name == "svg":
+            text = content.decode()
+            assert text.startswith("<svg")
+            assert "Hund" in text
+        else:
+            value = json.loads(content)
+            assert value["queries"] == [token.replace("▁", "") for token in TARGET]
+            assert np.array(value["scores"]) == pytest.approx(maps["cross"]["cross 2"][1], abs=4e-3)
 
 
 def test_markup_in_tokens_and_titles_does_nothing(open_page):

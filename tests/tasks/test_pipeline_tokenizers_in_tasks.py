@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import tensorflow as tf
 import tokenizers
 from helpers_seed import set_seed
 from helpers_text_generators import with_varied_weights
@@ -11,6 +10,7 @@ from helpers_texts import sentences
 from tokenizers import models, pre_tokenizers, trainers
 
 import keras_attn
+from keras_attn.export import verify_saved_model
 from keras_attn.text import ByteLevelBPETokenizer
 
 PROMPTS = ["", "the dog", "你好 👩", "x" * 60, "a<|end|>b"]
@@ -46,29 +46,6 @@ def test_a_text_generator_over_merges_of_bytes_is_saved_streamed_and_served(toke
     assert all("\ufffd" not in piece for piece in list(generator.stream(PROMPTS[1]))[:-1])
     generator.save(tmp_path / "saved")
     assert keras_attn.TextGenerator.load(tmp_path / "saved")(PROMPTS) == expected
-    generator.export(tmp_path / "served")
-    served = tf.saved_model.load(str(tmp_path / "served" / "1")).signatures["serving_default"]
-    answers = served(inputs=tf.constant(PROMPTS))["outputs"].numpy()
-    assert [answer.decode() for answer in answers] == expected
-
-
-@pytest.mark.slow
-def test_a_translator_over_merges_of_bytes_is_saved_and_served(tokenizer, tmp_path):
-    set_seed(7)
-    model = keras_attn.models.Seq2SeqTransformer.from_sizes(
-        tokenizer.vocabulary_size,
-        1,
-        1,
-        hidden_dim=12,
-        num_heads=3,
-        intermediate_dim=17,
-        max_sequence_length=41,
-    )
-    translator = keras_attn.Translator(model, tokenizer, tokenizer, max_length=7)
-    expected = translator(PROMPTS)
-    translator.save(tmp_path / "saved")
-    assert keras_attn.Translator.load(tmp_path / "saved")(PROMPTS) == expected
-    translator.export(tmp_path / "served")
-    served = tf.saved_model.load(str(tmp_path / "served" / "1")).signatures["serving_default"]
-    answers = served(inputs=tf.constant(PROMPTS))["outputs"].numpy()
-    assert [answer.decode() for answer in answers] == expected
+    version = generator.export(tmp_path / "served", signatures=["generate"])
+    checks = verify_saved_model(version, PROMPTS, expected=generator.default_answers)
+    assert not [check for check in checks if check.problems]

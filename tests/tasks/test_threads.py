@@ -1,4 +1,4 @@
-"""One loaded Translator, or SavedModel, under many threads and many shapes: serial answers, few graphs, flat memory."""
+"""One loaded Translator under many threads and shapes: serial answers, few graphs, flat memory. test_fuzz.py asks exports so."""
 
 import collections
 import ctypes
@@ -138,26 +138,6 @@ def test_64_threads_on_a_translator_compiled_with_xla():
     assert kinds_of(shared) == kinds_of(serial)
 
 
-@pytest.fixture(scope="module")
-def saved_model(tmp_path_factory):
-    folder = byte_translator().export(tmp_path_factory.mktemp("models") / "bytes")
-    return tf.saved_model.load(str(folder))
-
-
-@pytest.mark.slow
-def test_64_threads_on_a_loaded_saved_model_get_its_serial_answers(saved_model):
-    calls = []
-    for seed in range(192):
-        texts = [TEXTS[i] for i in np.random.default_rng(seed).integers(0, len(TEXTS), 1 + seed % 6)]
-        inputs = {"inputs": texts, "targets": texts[::-1]} if seed % 3 == 0 else {"inputs": texts}
-        name = ("score", "serving_default", "translate_n_best")[seed % 3]
-        inputs = {key: tf.constant(value) for key, value in inputs.items()}
-        calls.append(lambda name=name, inputs=inputs: saved_model.signatures[name](**inputs))
-    expected = [call() for call in calls]
-    for one, two in zip(in_threads(calls), expected):
-        assert_same(*({name: x.numpy() for name, x in answer.items()} for answer in (one, two)))
-
-
 def shapes(count, most_rows, longest):
     """So many pairs of a batch size and a length, all different as long as there are such, in random order."""
     every = [(rows, length) for rows in range(1, most_rows + 1) for length in range(1, longest + 1)]
@@ -211,19 +191,6 @@ def test_2000_varying_shapes_are_one_trace_in_flat_memory():
     print(f"Translator: {grown / 2**20:.1f} MiB")
     assert grown < 24 * 2**20
     assert len(traced) == 1
-
-
-@has_proc
-@pytest.mark.slow
-def test_2000_varying_shapes_through_a_saved_model_need_flat_memory(saved_model):
-    signature = saved_model.signatures["serving_default"]
-    calls = [
-        lambda rows=rows, length=length: signature(inputs=tf.constant(batch(rows, length)))
-        for rows, length in shapes(2000, 57, 36)
-    ]
-    grown = growth_over(calls)
-    print(f"SavedModel: {grown / 2**20:.1f} MiB")
-    assert grown < 24 * 2**20
 
 
 @pytest.mark.slow

@@ -112,17 +112,6 @@ def test_jit_compiled_answers_are_the_same(bytes_translator):
     assert (texts, scores) == (expected_texts, pytest.approx(expected_scores, abs=1e-4))
 
 
-@pytest.mark.extended
-def test_score_equals_a_forward_pass_by_hand(translator):
-    sources, targets = SENTENCES[:3], ["ein Hund", "", "Schnee ."]
-    by_hand = [log_prob_by_hand(translator, *pair) for pair in zip(sources, targets)]
-    for length_penalty in (0.0, 1.0):
-        expected = [log_prob / length**length_penalty for log_prob, length in by_hand]
-        assert translator.score(sources, targets, length_penalty) == pytest.approx(expected, abs=1e-4)
-        single = translator.score(sources[0], targets[0], length_penalty)
-        assert single == pytest.approx(expected[0], abs=1e-4)
-
-
 def test_token_scores_equal_a_forward_pass_by_hand(translator):
     sources, targets = SENTENCES[:3], ["ein Hund läuft", "", "Schnee ."]
     scores, tokens = translator.score(sources, targets, return_token_scores=True)
@@ -146,19 +135,6 @@ def test_score_refuses_what_cannot_be_scored(translator):
         translator.score("a", ["c"])
     with pytest.raises(ValueError, match="`max_sequence_length` of the model is"):
         translator.score("a", "Z" * 400)
-
-
-@pytest.mark.extended
-def test_attention_maps_belong_to_the_best_translation(bytes_translator):
-    texts, maps = bytes_translator(["ab c", "x"], return_attention_scores=True)
-    assert texts == bytes_translator(["ab c", "x"])
-    first = maps[0]
-    assert first.source_tokens == ["a", "b", "▁", "c", "</s>"]
-    layers, heads, target_length, source_length = first.attention_scores.shape
-    assert (layers, heads, source_length) == (1, 2, 5)
-    assert target_length == len(first.target_tokens) <= bytes_translator.max_length
-    np.testing.assert_allclose(first.attention_scores.sum(-1), 1, atol=1e-5)
-    assert maps[1].attention_scores.shape[-1] == 2
 
 
 @pytest.mark.sampled(1)

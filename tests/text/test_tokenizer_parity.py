@@ -1,8 +1,8 @@
 """The pipelines of published tokenizers: the hard strings of tests/benchmarks/tokenizer_parity.py."""
 
 import pytest
-from helpers_marks import slow_but
-from helpers_texts import sentences
+from helpers_marks import extended_but
+from helpers_texts import fuzzed_texts, sentences
 from helpers_tokenizer_parity import KINDS, before_end, hard_strings, named_difference, streamed
 
 from keras_attn.tasks.search_graphs import final_pieces
@@ -29,16 +29,10 @@ def check(kind, texts):
         assert not any("\ufffd" in piece for piece in pieces)
 
 
-@pytest.mark.parametrize("kind", slow_but(("Gemma",), KINDS))
-def test_a_sample_of_the_hard_strings_has_their_ids_and_is_decoded_and_streamed_like_theirs(kind):
-    check(kind, [*EMOJI, *hard_strings()[::7]])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_hard_strings_have_their_ids_and_are_decoded_like_theirs(kind):
+@pytest.mark.parametrize("kind", extended_but(("Gemma",), KINDS))
+def test_hard_strings_have_their_ids_and_are_decoded_and_streamed_like_theirs(kind):
     assert len(set(hard_strings())) == 500
-    check(kind, [*EMOJI, *hard_strings()])
+    check(kind, [*EMOJI, *hard_strings(), *fuzzed_texts(300, seed=1)])
 
 
 def test_a_stream_keeps_back_a_character_until_it_is_complete_and_gives_what_is_left_at_the_end():
