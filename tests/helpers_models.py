@@ -2,15 +2,10 @@
 
 import dataclasses
 import functools
-import os
-import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
 
-from keras_attn.layers import DecoderBlock, EncoderBlock, SinusoidalPositionEncoding, TokenEmbedding
 from keras_attn.models import Seq2SeqTransformer, Sizes
 
 PAD, START, END = 0, 2, 3
@@ -55,12 +50,16 @@ def sizes_of(variant="post_norm", **options):
 
 
 def make_model(variant="post_norm", seed=5, **options):
-    """A model whose weights are all random, and the seed's alone: biases of 0 and scales of 1 hide mistakes."""
-    model = Seq2SeqTransformer.from_sizes(**sizes_of(variant, **options))
+    """A model whose weights are all random, and the seed's alone."""
+    return randomize(Seq2SeqTransformer.from_sizes(**sizes_of(variant, **options)), seed)
+
+
+def randomize(model, seed, spread=0.4):
+    """Draws every weight anew: biases of 0 and scales of 1 hide mistakes."""
     rng = np.random.default_rng(seed)
     for weight in model.trainable_weights:
         is_scale = weight.path.endswith(("gamma", "scale"))
-        weight.assign((is_scale + rng.normal(size=weight.shape) * 0.4).astype("float32"))
+        weight.assign((is_scale + rng.normal(size=weight.shape) * spread).astype("float32"))
     return model
 
 
@@ -134,53 +133,3 @@ def weight_gradients(model, inputs, loss):
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
     paths = [weight.path.partition("/")[2] for weight in model.trainable_variables]
     return {path: np.asarray(gradient) for path, gradient in zip(paths, gradients, strict=True)}
-
-
-@keras.saving.register_keras_serializable(package="helpers_models")
-class ComposedTranslator(keras.Model):
-    """What a user of the layers would write: an encoder-decoder of their own, without our model class."""
-
-    def __init__(self, num_layers=2, **kwargs):
-        super().__init__(**kwargs)
-        self.num_layers = num_layers
-        self.embedding = TokenEmbedding(V, 14, name="embedding")
-        self.position_encoding = SinusoidalPositionEncoding()
-        self.encoder_blocks = [EncoderBlock(17, 2, dropout=0.1, name=f"e{i}") for i in range(num_layers)]
-        self.decoder_blocks = [DecoderBlock(17, 2, dropout=0.1, name=f"d{i}") for i in range(num_layers)]
-
-    def build(self, input_shape):
-        self.embedding.build(None)
-        for block in self.encoder_blocks:
-            block.build((None, None, 14))
-        for block in self.decoder_blocks:
-            block.build((None, None, 14), (None, None, 14))
-
-    def call(self, inputs, training=None):
-        encoder_padding_mask = keras.ops.not_equal(inputs["encoder_token_ids"], PAD)
-        x = self.embedding(inputs["encoder_token_ids"])
-        x = x + self.position_encoding(x)
-        for block in self.encoder_blocks:
-            x = block(x, padding_mask=encoder_padding_mask, training=training)
-        y = self.embedding(inputs["decoder_token_ids"])
-        y = y + self.position_encoding(y)
-        for block in self.decoder_blocks:
-            y = block(y, x, encoder_padding_mask=encoder_padding_mask, training=training)
-        return self.embedding(y, reverse=True)
-
-    def get_config(self):
-        return {**super().get_config(), "num_layers": self.num_layers}
-
-
-_TESTS = pathlib.Path(__file__).parent
-
-
-def run_in_new_process(script, *arguments):
-    """Runs a Python script that may import what tests import; fails with what it printed."""
-    paths = [str(_TESTS), str(_TESTS.parent), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {
-        "KERAS_BACKEND": keras.backend.backend(),
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-    }
-    command = [sys.executable, str(script), *map(str, arguments)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr

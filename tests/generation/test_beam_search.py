@@ -6,7 +6,6 @@ import helpers_generation as scripts
 import numpy as np
 import pytest
 from helpers_generation import END, PAD, search_tables
-from helpers_marks import slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,10 +36,7 @@ def assert_equal_by_hand(tables, max_length, num_beams, length_penalty, **option
 
 # END is as likely as any token, likely, and unlikely: answers that end early, at once, and hardly ever.
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("num_beams", "length_penalty"),
-    [(1, 1.0), (3, 1.0), (5, 2.0), pytest.param(11, 0.0, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("num_beams", "length_penalty"), [(1, 1.0), (3, 1.0), (5, 2.0)])
 def test_random_tables_token_for_token(num_beams, length_penalty):
     @settings(max_examples=15, deadline=None, derandomize=True, database=None)
     @given(seed=st.integers(0, 2**16), end_logit=st.sampled_from([0.0, 3.0, -3.0]))
@@ -52,7 +48,7 @@ def test_random_tables_token_for_token(num_beams, length_penalty):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("max_length", slow_but([1, 16, 17], [1, 16, 17, 32, 33, 65]))
+@pytest.mark.parametrize("max_length", [1, 16, 17, 33])
 def test_the_cache_grows_without_a_trace(max_length):
     # The cache holds 16 steps at first, then 32 and 64: lengths on both sides of each border.
     tables = scripts.random_tables(max_length, 2, V, end_logit=-4.0)
@@ -89,11 +85,7 @@ def test_with_beams_enough_it_is_brute_force(length_penalty):
 
 
 def test_beam_is_right_where_greedy_is_wrong():
-    script = {
-        (): {4: 0.6, 5: 0.4},
-        (4,): {1: 0.4, 5: 0.35, 6: 0.25},
-        (5,): {6: 0.9, 1: 0.1},
-    }
+    script = {(): {4: 0.6, 5: 0.4}, (4,): {1: 0.4, 5: 0.35, 6: 0.25}, (5,): {6: 0.9, 1: 0.1}}
     tables = scripts.written_tables(V, script)
     greedy, greedy_score = search_tables(tables, L, num_beams=1, length_penalty=0.0)
     assert scripts.answer(greedy[0, 0]) == (4, 1, END)
@@ -131,16 +123,6 @@ def test_length_penalty_decides_between_short_and_long():
     assert best == {0.0: (END,), 1.0: (4, 5, END), 2.0: (4, 5, END)}
 
 
-@pytest.mark.parametrize("end_logit", [-30.0, 0.0, 2.0])
-def test_one_beam_is_greedy(end_logit):
-    for seed in range(4):
-        tables = scripts.random_tables(seed, B, V, end_logit)
-        token_ids, _ = search_tables(tables, L, num_beams=1)
-        for table, row_ids in zip(tables, token_ids):
-            greedy = scripts.greedy_by_hand(table, L)
-            assert tuple(row_ids[0]) == greedy + (PAD,) * (L - len(greedy))
-
-
 @settings(max_examples=20, deadline=None, derandomize=True, database=None)
 @given(seed=st.integers(0, 2**16), end_logit=st.sampled_from([-2.0, 0.0, 2.0]))
 def test_n_best_lists_are_sorted_distinct_clean_and_rescored(seed, end_logit):
@@ -167,40 +149,12 @@ def test_batch_mates_change_nothing():
     np.testing.assert_array_equal(permuted_scores, scores[order])
 
 
-@pytest.mark.extended
-def test_a_larger_max_length_changes_nothing_once_all_have_finished():
-    tables = scripts.random_tables(5, B, V, end_logit=3.0)
-    by_hand = [
-        scripts.beam_search_by_hand(functools.partial(scripts.log_probabilities, table), 37, 3)
-        for table in tables
-    ]
-    longest = max(len(tokens) for row in by_hand for _, tokens in row)
-    assert longest < L
-    token_ids, scores = search_tables(tables, L, num_beams=3)
-    longer_ids, longer_scores = search_tables(tables, 37, num_beams=3)
-    np.testing.assert_array_equal(longer_ids[:, :, :L], token_ids)
-    assert (longer_ids[:, :, L:] == PAD).all()
-    np.testing.assert_array_equal(longer_scores, scores)
-
-
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_end_at_the_first_step(num_beams):
     tables = scripts.written_tables(V, {}, {(): {END: 0.9, 4: 0.1}}, {(): {END: 0.7, 5: 0.3}})
     token_ids, scores = search_tables(tables, L, num_beams=num_beams)
     np.testing.assert_array_equal(token_ids[:, 0], [[END] + [PAD] * (L - 1)] * B)
     np.testing.assert_allclose(scores[:, 0], np.log([1.0, 0.9, 0.7]), atol=1e-6)
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("num_beams", slow_but([3], [1, 3]))
-def test_never_end(num_beams):
-    tables = scripts.random_tables(7, B, V, end_logit=-100.0)
-    token_ids, scores = search_tables(tables, 37, num_beams=num_beams)
-    assert (token_ids != END).all()
-    assert np.isfinite(scores).all()
-    for table, row_ids, row_scores in zip(tables, token_ids, scores):
-        for ids, score in zip(row_ids, row_scores):
-            assert score == pytest.approx(scripts.rescored(table, ids, 1.0), rel=1e-5)
 
 
 @pytest.mark.extended
@@ -228,13 +182,6 @@ def test_empty_batch():
     token_ids, scores = search_tables(scripts.random_tables(0, 0, V), 37, num_beams=3)
     assert token_ids.shape == (0, 3, 37)
     assert scores.shape == (0, 3)
-
-
-@pytest.mark.slow
-def test_every_compiler_gives_the_same():
-    tables = scripts.random_tables(29, 2, V)
-    for compiler in scripts.compilers():
-        assert_equal_by_hand(tables, 33, 3, 1.0, compiler=compiler)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

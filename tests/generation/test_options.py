@@ -25,7 +25,6 @@ from helpers_generation import (
     rescored,
     scripted_inputs,
 )
-from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn.generation import OPTIONS, DecodingOptions, SearchInputs, beam_search, options
@@ -41,7 +40,6 @@ from keras_attn.generation.processors import (
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 B, K, V, L = 5, 3, 7, 11
-STOPS = (5, 6)
 
 # A value for each of five rows; the first row's is neutral.
 VALUES = {
@@ -129,7 +127,7 @@ ALONE = (
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", slow_but(ALONE, VALUES))
+@pytest.mark.parametrize("name", ALONE)
 def test_each_option_alone_equals_the_search_by_hand(name):
     for seed in range(3):
         tables, given = random_tables(seed, B, V, end_logit=seed - 1.0), arrays([name])
@@ -137,15 +135,13 @@ def test_each_option_alone_equals_the_search_by_hand(name):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("num_beams", slow_but([K], [1, K]))
-def test_all_options_together_equal_the_search_by_hand(num_beams):
+def test_all_options_together_equal_the_search_by_hand():
     for seed in range(9):
         rng = np.random.default_rng(seed)
         given = {name: rng.permutation(value) for name, value in arrays(VALUES).items()}
-        given["num_beams"] = np.minimum(given["num_beams"], num_beams)
         tables = random_tables(seed, B, V)
-        actual = found(tables, given, num_beams, length_penalty=0.7)
-        assert_same(actual, by_hand(tables, given, num_beams, length_penalty=0.7))
+        actual = found(tables, given, length_penalty=0.7)
+        assert_same(actual, by_hand(tables, given, length_penalty=0.7))
 
 
 @pytest.mark.extended
@@ -190,7 +186,7 @@ def test_a_row_of_fewer_beams_equals_a_search_with_as_many():
         assert (actual[1][:, num_beams:] == -np.inf).all()
 
 
-@pytest.mark.parametrize("length_penalty", slow_but([0.6, 1.0], [0.0, 0.6, 1.0]))
+@pytest.mark.parametrize("length_penalty", [0.6, 1.0])
 def test_exact_stopping_loses_no_better_hypothesis(length_penalty):
     """What the search would have found without ever stopping, had it run to the end, is what it returns."""
     differs = 0
@@ -203,8 +199,7 @@ def test_exact_stopping_loses_no_better_hypothesis(length_penalty):
             np.testing.assert_allclose(exact[1][row], [score for score, _ in endless], rtol=2e-5)
         assert (exact[1] >= early[1] - 1e-5).all()
         differs += int((exact[0] != early[0]).any())
-    # Plain log-probabilities only fall, so there the early rule is exact.
-    assert (differs > 0) == (length_penalty > 0)
+    assert differs > 0
 
 
 def search_without_a_stop(table, num_beams, length_penalty):
@@ -290,10 +285,9 @@ def history_of(rng, start=0, stop=6):
 @pytest.mark.parametrize("start", [0, 2])
 @pytest.mark.parametrize("name", ["no_repeat_ngram_size", "repetition_penalty"])
 def test_processors_of_the_history(rng, name, start):
-    function = {
-        "no_repeat_ngram_size": forbid_repeated_ngrams,
-        "repetition_penalty": penalize_repetition,
-    }[name]
+    function = {"no_repeat_ngram_size": forbid_repeated_ngrams, "repetition_penalty": penalize_repetition}[
+        name
+    ]
     value = arrays([name])[name]
     for stop in range(start, L + 1):
         token_ids, history = history_of(rng, start, stop)

@@ -119,15 +119,6 @@ def test_equals_inverse_transform_sampling_by_hand(names):
             np.testing.assert_allclose(scores[row, draw], rescored(tables[row], expected, 1.0), rtol=2e-5)
 
 
-@pytest.mark.extended
-def test_a_seed_draws_the_same_whatever_the_batch():
-    tables, given = random_tables(1, B, V), VALUES
-    together = drawn(tables, given)
-    for row in range(B):
-        alone = drawn(tables[row : row + 1], {name: value[row : row + 1] for name, value in given.items()})
-        np.testing.assert_array_equal(alone[0][0], together[0][row])
-
-
 def test_other_seeds_and_other_samples_draw_otherwise():
     tables = np.repeat(random_tables(2, 1, V), B, axis=0)
     token_ids, _ = drawn(tables, {"seed": np.array([1, 1, 2, 3, 4], "int32")})
@@ -141,9 +132,8 @@ def test_other_seeds_and_other_samples_draw_otherwise():
     [
         {"temperature": 0.0},
         {"top_k": 1},
-        pytest.param({"top_p": 0.0}, marks=pytest.mark.slow),
-        pytest.param({"min_p": 1.0}, marks=pytest.mark.slow),
-        pytest.param({"temperature": 1e-32, "top_k": 2}, marks=pytest.mark.slow),
+        {"top_p": 0.0},
+        {"min_p": 1.0},
         {"temperature": 1.2e-38, "top_p": 0.9},
     ],
     ids=str,

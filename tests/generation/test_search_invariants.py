@@ -24,7 +24,7 @@ from helpers_generation import (
     search_tables,
     written_tables,
 )
-from helpers_marks import slow_but
+from helpers_models import randomize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -33,19 +33,6 @@ from keras_attn.generation import DecodingOptions, beam_search, sample
 from keras_attn.models import DecoderTransformer, Seq2SeqTransformer
 
 examples = functools.partial(settings, deadline=None, derandomize=True, database=None)
-
-
-def holds(few, many, *strategies):
-    """Makes a test of a property: of a few drawn cases by default, of many among the slow tests."""
-
-    def of(check):
-        @pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.slow)])
-        def run(count):
-            examples(max_examples=count)(given(*strategies)(check))()
-
-        return run
-
-    return of
 
 
 NUM_STOPS, NUM_SUPPRESSED, PREFIX_LENGTH = 2, 2, 3
@@ -140,7 +127,8 @@ def assert_n_best(table, token_ids, scores, length_penalty, own, ends, num_beams
 
 
 @pytest.mark.extended
-@holds(12, 120, cases())
+@examples(max_examples=12)
+@given(cases())
 def test_any_options_of_any_row_are_the_search_by_hand_and_hold_what_they_say(case):
     tables, max_length, num_beams, length_penalty, options = case
     token_ids, scores = found(*case)
@@ -166,7 +154,8 @@ def test_any_options_of_any_row_are_the_search_by_hand_and_hold_what_they_say(ca
 
 
 @pytest.mark.extended
-@holds(4, 30, cases(), st.randoms(use_true_random=False))
+@examples(max_examples=4)
+@given(cases(), st.randoms(use_true_random=False))
 def test_a_row_is_the_same_alone_among_fewer_and_in_any_order(case, random):
     tables, max_length, num_beams, length_penalty, options = case
     together = found(*case)
@@ -179,7 +168,8 @@ def test_a_row_is_the_same_alone_among_fewer_and_in_any_order(case, random):
     np.testing.assert_allclose(scores, together[1][rows], rtol=1e-6)
 
 
-@holds(5, 40, cases(without=["num_beams"]))
+@examples(max_examples=5)
+@given(cases(without=["num_beams"]))
 def test_one_beam_is_the_best_token_at_each_step(case):
     tables, max_length, _, length_penalty, options = case
     token_ids, _ = found(tables, max_length, 1, length_penalty, options)
@@ -241,7 +231,8 @@ def test_with_beams_enough_it_is_brute_force_under_any_options(vocabulary_size, 
 
 
 @pytest.mark.extended
-@holds(4, 20, cases(without=["max_length"]), st.integers(1, 30))
+@examples(max_examples=4)
+@given(cases(without=["max_length"]), st.integers(1, 30))
 def test_a_larger_limit_changes_nothing_once_all_have_finished(case, more):
     tables, max_length, num_beams, length_penalty, options = case
     # With END likely, and no rule that looks at the limit.
@@ -294,7 +285,8 @@ def test_a_wider_beam_may_score_lower():
 
 
 @pytest.mark.extended
-@holds(4, 40, cases(without=["num_beams", "wu_length_penalty", "exact_stopping"]), st.data())
+@examples(max_examples=4)
+@given(cases(without=["num_beams", "wu_length_penalty", "exact_stopping"]), st.data())
 def test_a_sample_is_the_same_alone_possible_and_rescored(case, data):
     tables, max_length, num_samples, length_penalty, options = case
     sharpness = {
@@ -354,11 +346,7 @@ def models():
 
 def model_with_weights(kind, seed):
     """Other weights in the same layers: a graph would not have to be traced again for them."""
-    model, rng = models()[kind], np.random.default_rng(seed)
-    for weight in model.trainable_weights:
-        is_scale = weight.path.endswith(("gamma", "scale"))
-        weight.assign((is_scale + rng.normal(size=weight.shape) * 0.6).astype("float32"))
-    return model
+    return randomize(models()[kind], seed, spread=0.6)
 
 
 def generate(kind, model, ids, num_beams, max_length, **arguments):
@@ -416,8 +404,8 @@ model_cases = given(
 )
 
 
-@pytest.mark.parametrize("kind", slow_but(["seq2seq"], KINDS))
-def test_a_model_with_beams_enough_is_brute_force(kind):
+def test_a_model_with_beams_enough_is_brute_force():
+    kind = "seq2seq"
     words = [token for token in range(1, MODEL_V) if token != END]
     everything = [(*tokens, END) for n in range(MODEL_L) for tokens in itertools.product(words, repeat=n)]
     everything += itertools.product(words, repeat=MODEL_L)
@@ -439,10 +427,9 @@ def test_a_model_with_beams_enough_is_brute_force(kind):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_answers_of_a_model_are_greedy_rescored_and_their_own(kind, count):
-    @examples(max_examples=count)
+def test_answers_of_a_model_are_greedy_rescored_and_their_own(kind):
+    @examples(max_examples=2)
     @model_cases
     def check(seed, batch_size, length, length_penalty):
         model, ids = model_with_weights(kind, seed), random_rows(seed, batch_size, length)

@@ -6,7 +6,6 @@ import itertools
 import numpy as np
 import pytest
 from helpers_generation import END, START, greedy_by_hand, log_probabilities, random_tables
-from helpers_marks import slow_but
 from helpers_models import PAD, generate, make_batch, make_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,15 +31,7 @@ def scripted(table, calls, max_length, pad_token_id=-1, unwritable_token_ids=())
         return np.array([logits], "float32"), cache
 
     return SearchInputs(
-        None,
-        lambda slots: (),
-        1,
-        max_length,
-        START,
-        END,
-        pad_token_id,
-        unwritable_token_ids,
-        read=read,
+        None, lambda slots: (), 1, max_length, START, END, pad_token_id, unwritable_token_ids, read=read
     )
 
 
@@ -75,11 +66,10 @@ def test_pads_and_what_cannot_be_written_are_never_chosen_however_likely(seed):
     assert not {pad, unwritable} & set(tokens)
 
 
-@pytest.mark.parametrize("noise", slow_but([1.0], [0.0, 1.0, 4.0]))
-def test_samples_have_the_distribution_of_the_model(noise):
+def test_samples_have_the_distribution_of_the_model():
     max_length, count = 3, 6000
     table = random_tables(5, 1, 5)[0]
-    draft = table + noise * np.random.default_rng(6).normal(size=table.shape)
+    draft = table + np.random.default_rng(6).normal(size=table.shape)
     drawn = collections.Counter(
         decoded(table, draft, max_length, num_draft_tokens=2, seed=seed)[0] for seed in range(count)
     )
@@ -104,12 +94,9 @@ def test_samples_have_the_distribution_of_the_model(noise):
     assert statistic < degrees * (1 - 2 / (9 * degrees) + 3.09 * np.sqrt(2 / (9 * degrees))) ** 3
 
 
-@pytest.mark.parametrize("variant", ["post_norm", pytest.param("pre_norm", marks=pytest.mark.slow)])
-def test_two_models_give_the_greedy_answer_of_the_greater(variant):
-    model, draft = (
-        make_model(variant),
-        make_model(variant, seed=6, num_encoder_layers=1, num_decoder_layers=1),
-    )
+def test_two_models_give_the_greedy_answer_of_the_greater():
+    model = make_model()
+    draft = make_model(seed=6, num_encoder_layers=1, num_decoder_layers=1)
     for row in make_batch(batch_size=2, pads=False)["encoder_token_ids"]:
         [expected] = generate(model, row[None], max_length=7)
         for drafting in (draft, model):

@@ -216,11 +216,7 @@ def of_kerashub(name, causal=False, **sizes):
     inputs = {"token_ids": SOURCE, "padding_mask": SOURCE != 0}
     if name == "BertBackbone":
         inputs["segment_ids"] = np.array([[0, 0, 1, 1, 1, 1, 1], [0, 1, 1, 1, 0, 0, 0]])
-    return (
-        model,
-        inputs,
-        {"padding": {"token_ids": SOURCE != 0}, "causal": ["token_ids"] if causal else []},
-    )
+    return (model, inputs, {"padding": {"token_ids": SOURCE != 0}, "causal": ["token_ids"] if causal else []})
 
 
 def kerashub_blocks():

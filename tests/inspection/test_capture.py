@@ -8,14 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers_keras_models import (
-    VOCABULARY_SIZE,
-    Subclassed,
-    classifier,
-    randomize,
-    token_ids,
-    translator,
-)
+from helpers_keras_models import VOCABULARY_SIZE, Subclassed, classifier, randomize, token_ids, translator
 from helpers_models import make_batch
 from keras import ops
 
@@ -56,35 +49,27 @@ def seq2seq():
     return model, {name: batch[name] for name in ("encoder_token_ids", "decoder_token_ids")}
 
 
+# Each with its number of calls of attention.
 MODELS = {
-    "KerasHub's BERT": lambda: of_kerashub("BertBackbone"),
-    "KerasHub's GPT-2": lambda: of_kerashub("GPT2Backbone"),
-    "keras.io's classifier": lambda: (classifier(), token_ids(7, 4)),
-    "keras.io's translator": lambda: (
-        translator(),
-        {"encoder_inputs": token_ids(7, 4), "decoder_inputs": token_ids(3, 5, seed=9)},
+    "KerasHub's BERT": (lambda: of_kerashub("BertBackbone"), 2),
+    "KerasHub's GPT-2": (lambda: of_kerashub("GPT2Backbone"), 2),
+    "keras.io's classifier": (lambda: (classifier(), token_ids(7, 4)), 1),
+    "keras.io's translator": (
+        lambda: (
+            translator(),
+            {"encoder_inputs": token_ids(7, 4), "decoder_inputs": token_ids(3, 5, seed=9)},
+        ),
+        3,
     ),
-    "a subclassed model": subclassed,
-    "Seq2SeqTransformer": seq2seq,
-    "DecoderTransformer": lambda: (
-        keras_attn.models.DecoderTransformer.from_sizes(VOCABULARY_SIZE, 2, **SIZES),
-        token_ids(7, 4),
-    ),
-    "EncoderTransformer": lambda: (
-        keras_attn.models.EncoderTransformer.from_sizes(VOCABULARY_SIZE, 2, **SIZES),
-        token_ids(7, 4),
-    ),
+    "a subclassed model": (subclassed, 5),
+    "Seq2SeqTransformer": (seq2seq, 6),
+    "DecoderTransformer": (lambda: of_one_stack(keras_attn.models.DecoderTransformer), 2),
+    "EncoderTransformer": (lambda: of_one_stack(keras_attn.models.EncoderTransformer), 2),
 }
-CALLS = {
-    "KerasHub's BERT": 2,
-    "KerasHub's GPT-2": 2,
-    "keras.io's classifier": 1,
-    "keras.io's translator": 3,
-    "a subclassed model": 5,
-    "Seq2SeqTransformer": 6,
-    "DecoderTransformer": 2,
-    "EncoderTransformer": 2,
-}
+
+
+def of_one_stack(cls):
+    return cls.from_sizes(VOCABULARY_SIZE, 2, **SIZES), token_ids(7, 4)
 
 
 @pytest.fixture
@@ -125,7 +110,8 @@ EXTENDED = {"KerasHub's BERT", "a subclassed model", "EncoderTransformer"}
     "name", [pytest.param(name, marks=pytest.mark.extended if name in EXTENDED else ()) for name in MODELS]
 )
 def test_the_maps_are_the_scores_that_the_layers_return_and_no_output_changes(name, returned):
-    model, inputs = MODELS[name]()
+    make, num_calls = MODELS[name]
+    model, inputs = make()
     randomize(model)
     attributes = {id(layer): set(vars(layer)) for layer in model._flatten_layers()}
     before = outputs_of(model, inputs)
@@ -135,7 +121,7 @@ def test_the_maps_are_the_scores_that_the_layers_return_and_no_output_changes(na
     assert {id(layer): set(vars(layer)) for layer in model._flatten_layers()} == attributes
     expected = returned(model)
     outputs_of(model, inputs)
-    assert len(maps) == len(expected) == CALLS[name]
+    assert len(maps) == len(expected) == num_calls
     for scores, truth in zip(maps.values(), expected):
         assert scores.dtype == "float32"
         np.testing.assert_allclose(scores, truth, rtol=0, atol=1e-6)

@@ -12,11 +12,7 @@ from keras import layers, ops
 import keras_attn
 
 # One of each kind, and the cheapest; the others are extended.
-QUICK_RIGHT = {
-    "ours: stacked cross-attention",
-    "Keras: mean of masked frames",
-    "Keras: Attention",
-}
+QUICK_RIGHT = {"ours: stacked cross-attention", "Keras: mean of masked frames", "Keras: Attention"}
 QUICK_MUTANTS = {
     "causal off by one",
     "softmax over the batch",

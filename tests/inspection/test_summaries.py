@@ -57,11 +57,7 @@ def test_windows_and_layers_of_several_lengths_are_refused_with_what_to_do():
     layer = "stage_0/self_attention"
     windows = {layer: random_scores(2, 7, 3, 5, 5)}
     in_place = r"`windows_in_place` makes one of windows.*Received: '{}' of shape \(2, 7, 3, 5, 5\)"
-    for summary in (
-        inspection.rollout,
-        inspection.head_kinds,
-        lambda maps: inspection.relevance(maps, maps),
-    ):
+    for summary in (inspection.rollout, inspection.head_kinds, lambda maps: inspection.relevance(maps, maps)):
         with pytest.raises(ValueError, match=in_place.format(layer)):
             summary(windows)
     with pytest.raises(ValueError, match=in_place.format("maps")):

@@ -249,16 +249,15 @@ def test_every_variant_is_in_at_least_20_combinations():
     for combination in COMBINATIONS:
         for name in combination.variants():
             counts[name] = counts.get(name, 0) + 1
-    wanted = {
-        *("num_key_value_heads", "multi_query", "value_dim", "use_bias", "output_shape", "attention_axes"),
-        *("use_gate", "dropout", "query_key_norm", "rms_norm", "layer_norm", "logit_soft_cap"),
-        *("use_sink_logits", "sliding_window", "num_sink_tokens", "rotary_embedding", "rotary_interleaved"),
-        *("rotary_half_split", "rotary_rotary_dim", "rotary_scaling", "position_bias", "alibi", "t5", "shaw"),
-        *("query_mask", "value_mask", "key_mask", "query_mask_rows_without_any"),
-        *("value_mask_rows_without_any", "attention_mask_of_rank_2", "attention_mask_of_rank_3"),
-        *("attention_mask_of_rank_4", "use_causal_mask", "prefix_mask", "segment_ids", "key_segment_ids"),
-        *("positions", "key_positions", "key"),
-    }
+    wanted = """
+        num_key_value_heads multi_query value_dim use_bias output_shape attention_axes use_gate
+        dropout query_key_norm rms_norm layer_norm logit_soft_cap use_sink_logits sliding_window
+        num_sink_tokens rotary_embedding rotary_interleaved rotary_half_split rotary_rotary_dim
+        rotary_scaling position_bias alibi t5 shaw query_mask value_mask key_mask
+        query_mask_rows_without_any value_mask_rows_without_any attention_mask_of_rank_2
+        attention_mask_of_rank_3 attention_mask_of_rank_4 use_causal_mask prefix_mask segment_ids
+        key_segment_ids positions key_positions key
+    """.split()
     assert {name: counts.get(name, 0) for name in wanted if counts.get(name, 0) < 20} == {}
 
 
@@ -535,45 +534,43 @@ REFUSED = {
             lambda: attention(num_key_value_heads=3),
             "`num_heads` must be divisible by `num_key_value_heads`. "
             "Received: num_heads=4, num_key_value_heads=3.",
-        ),
+        )
     ],
     ("`num_sink_tokens`", "no `sliding_window`"): [
-        (lambda: attention(num_sink_tokens=2), "`num_sink_tokens` needs a `sliding_window`"),
+        (lambda: attention(num_sink_tokens=2), "`num_sink_tokens` needs a `sliding_window`")
     ],
     ("`prefix_mask`", "no `use_causal_mask`"): [
-        (lambda: attention()(**SELF, prefix_mask=MASK), "`prefix_mask` says what is seen in spite of"),
+        (lambda: attention()(**SELF, prefix_mask=MASK), "`prefix_mask` says what is seen in spite of")
     ],
     ("`key_segment_ids`", "no `segment_ids`"): [
         (
             lambda: attention()(**CROSS, key_segment_ids=ones(B, S, dtype="int32")),
             "`key_segment_ids` says which `segment_ids` see a key, so those must be given too.",
-        ),
+        )
     ],
     ("`segment_ids`", "keys of another length and no `key_segment_ids`"): [
         (
             lambda: attention()(**CROSS, segment_ids=ones(B, T, dtype="int32")),
             "`key_segment_ids` must have shape (2, 7).",
-        ),
+        )
     ],
     ("`positions`", "keys of another length and no `key_positions`"): [
         (
             lambda: attention(position_bias=layers.AlibiBias())(**CROSS, positions=POSITIONS),
             "`key_positions` must have shape (length,) or (batch, length), here with length 7. Received: "
             "key_positions of shape (2, 5). By default they are `positions`.",
-        ),
+        )
     ],
     ("`memory_efficient=True`", "`return_attention_scores=True`"): [
         (
             lambda: attention(memory_efficient=True)(**SELF, return_attention_scores=True),
             "`return_attention_scores` needs all T x S scores, which `memory_efficient=True` forbids.",
-        ),
+        )
     ],
     (
         "`flash_attention=True`",
         "the TensorFlow backend, or anything but the causal mask of a whole sequence",
-    ): [
-        (fused_with_a_mask, "`flash_attention"),
-    ],
+    ): [(fused_with_a_mask, "`flash_attention")],
     (
         "several `attention_axes`",
         "`use_causal_mask`, `sliding_window`, `rotary_embedding`, `position_bias`",

@@ -7,16 +7,10 @@ import types
 import keras
 import numpy as np
 import pytest
-from helpers_layers import assert_equal, built_layer, check_layer, flat_arrays, run
+from helpers_layers import assert_equal, built_layer, flat_arrays, run
 from keras import ops
 
-from keras_attn.layers import (
-    DecoderBlock,
-    EncoderBlock,
-    MultiHeadAttention,
-    Residual,
-    RotaryEmbedding,
-)
+from keras_attn.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, Residual, RotaryEmbedding
 
 B, T, S, D = 3, 5, 7, 12
 MASK = np.arange(T) < [[5], [4], [2]]
@@ -443,13 +437,6 @@ SOURCE_POSITIONS = np.array([[0, 1, 0, 1, 2, 3, 0]])
 SOURCE_SEGMENTS = np.array([[1, 1, 2, 2, 2, 2, 0]])
 
 
-def test_packed_rows_equal_separate_rows_in_an_encoder_block(x):
-    block = randomized(EncoderBlock(11, self_attention=rotary_attention()), x)
-    row = x[:1]
-    packed = array(block(row, positions=PACKED_POSITIONS, segment_ids=PACKED_SEGMENTS))
-    assert_equal([packed], [np.concatenate([array(block(row[:, :3])), array(block(row[:, 3:]))], axis=1)])
-
-
 def test_packed_rows_equal_separate_rows_in_a_decoder_block(x, source):
     slots = {"self_attention": rotary_attention(), "cross_attention": rotary_attention()}
     block = randomized(DecoderBlock(11, **slots, normalize_first=True), x, source)
@@ -524,51 +511,6 @@ def test_a_cross_attention_without_an_encoder_sequence_is_refused(x):
 
 
 # --- Blocks that hold a layer, through the harness ---
-
-
-def encoder_inputs(length):
-    rng = np.random.default_rng(length)
-    mask = np.arange(length) < [[length], [(2 * length + 1) // 3], [(length + 2) // 3]]
-    return {"inputs": rng.normal(size=(B, length, D)).astype("float32"), "padding_mask": mask}
-
-
-def decoder_inputs(length):
-    own, other = encoder_inputs(length), encoder_inputs(length + 6)
-    return {
-        "decoder_sequence": own["inputs"],
-        "encoder_sequence": other["inputs"],
-        "decoder_padding_mask": own["padding_mask"],
-        "encoder_padding_mask": other["padding_mask"],
-    }
-
-
-def encoder_of_given(dtype=None, attention_dropout=0.0, **arguments):
-    attention = MultiHeadAttention(2, 5, dropout=attention_dropout, use_gate=True, dtype=dtype)
-    return EncoderBlock(7, self_attention=attention, normalize_first=True, dtype=dtype, **arguments)
-
-
-def decoder_of_given(dtype=None, attention_dropout=0.0, **arguments):
-    own = MultiHeadAttention(
-        2, 6, dropout=attention_dropout, rotary_embedding=RotaryEmbedding(dtype=dtype), dtype=dtype
-    )
-    cross = MultiHeadAttention(3, 5, value_dim=2, dropout=attention_dropout, dtype=dtype)
-    return DecoderBlock(7, self_attention=own, cross_attention=cross, remat=True, dtype=dtype, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("make_layer", "make_inputs", "padding"),
-    [
-        pytest.param(encoder_of_given, encoder_inputs, {"inputs": "padding_mask"}, marks=pytest.mark.slow),
-        pytest.param(
-            decoder_of_given,
-            decoder_inputs,
-            {"decoder_sequence": "decoder_padding_mask", "encoder_sequence": "encoder_padding_mask"},
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_blocks_that_hold_given_layers(make_layer, make_inputs, padding, tmp_path, child):
-    check_layer(make_layer, make_inputs, tmp_path, child, padding)
 
 
 @pytest.mark.parametrize("form", [EncoderBlock, DecoderBlock])

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from helpers_attention_oracle import attention_oracle, make_attention, named_weights
+from helpers_attention_oracle import make_attention
 from helpers_layers import BACKEND, assert_equal, flat_arrays, gradients, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_attn.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, SinusoidalPositionEncoding
+from keras_attn.layers import MultiHeadAttention
 
 D = 12
 # JAX compiles every op for every shape.
@@ -52,95 +52,6 @@ class Drawn:
 
 @repeatable
 @given(sizes)
-def test_a_later_token_changes_no_earlier_output(drawn):
-    drawn = Drawn(**drawn)
-    x = drawn.sequence()
-    t = int(drawn.rng.integers(drawn.length))
-    changed = x.copy()
-    changed[:, t + 1 :] = drawn.rng.normal(size=changed[:, t + 1 :].shape)
-    causal = {"query": x, "value": x, "use_causal_mask": True}
-    attention = drawn.attention(causal)
-    block = drawn.with_weights(DecoderBlock(7, drawn.heads), {"decoder_sequence": x})
-    for layer, names in ((attention, ("query", "value")), (block, ("decoder_sequence",))):
-        options = {"use_causal_mask": True}
-        before = run(layer, {**dict.fromkeys(names, x), **options})[0]
-        after = run(layer, {**dict.fromkeys(names, changed), **options})[0]
-        assert_equal([after[:, : t + 1]], [before[:, : t + 1]], 0)
-        by_input, _ = gradients(layer, {**dict.fromkeys(names, x), **options}, lambda y: y[:, t] * 1.5)
-        assert not any(gradient[:, t + 1 :].any() for gradient in by_input.values())
-
-
-@pytest.mark.extended
-@repeatable
-@given(sizes, st.integers(1, 17))
-def test_padding_content_changes_nothing(drawn, source_length):
-    drawn = Drawn(**drawn)
-    query, value = drawn.sequence(), drawn.sequence(source_length)
-    mask = drawn.mask(drawn.batch, source_length)
-    inputs = {"query": query, "value": value, "value_mask": mask}
-    layer = drawn.attention(inputs)
-    other = np.where(mask[..., None], value, drawn.sequence(source_length))
-    assert_equal(run(layer, {**inputs, "value": other}), run(layer, inputs), 0)
-
-
-@repeatable
-@given(sizes, st.integers(1, 17))
-def test_a_batch_is_its_rows_in_any_order(drawn, source_length):
-    drawn = Drawn(**drawn)
-    inputs = {
-        "query": drawn.sequence(),
-        "value": drawn.sequence(source_length),
-        "attention_mask": drawn.mask(drawn.batch, drawn.length, source_length),
-    }
-    layer = drawn.attention(inputs)
-    expected = run(layer, inputs)[0]
-    order = drawn.rng.permutation(drawn.batch)
-    assert_equal(run(layer, {name: x[order] for name, x in inputs.items()}), [expected[order]])
-    rows = [run(layer, {name: x[i : i + 1] for name, x in inputs.items()})[0] for i in range(drawn.batch)]
-    assert_equal([np.concatenate(rows)], [expected])
-
-
-@repeatable
-@given(sizes, st.integers(0, 5), st.integers(0, 5))
-def test_more_padding_on_either_side_changes_nothing(drawn, left, right):
-    drawn = Drawn(**drawn)
-    x, mask = drawn.sequence(), drawn.mask(drawn.batch, drawn.length)
-    inputs = {"inputs": x, "padding_mask": mask}
-    layer = drawn.with_weights(EncoderBlock(7, drawn.heads), inputs)
-    expected = run(layer, inputs)[0]
-    padded = {
-        "inputs": np.pad(x, [(0, 0), (left, right), (0, 0)], constant_values=3.5),
-        "padding_mask": np.pad(mask, [(0, 0), (left, right)]),
-    }
-    actual = run(layer, padded)[0][:, left : left + drawn.length]
-    assert_equal([actual[mask]], [expected[mask]])
-
-
-@pytest.mark.extended
-@repeatable
-@given(sizes, st.data())
-def test_any_chunks_with_any_left_padding_equal_the_full_pass(drawn, data):
-    drawn = Drawn(**drawn)
-    x = drawn.sequence()
-    first = drawn.rng.integers(0, drawn.length, (drawn.batch, 1))
-    mask = np.arange(drawn.length) >= first
-    inputs = {"query": x, "value": x, "value_mask": mask, "use_causal_mask": True}
-    layer = drawn.attention(inputs)
-    expected = run(layer, inputs)[0]
-    cache, index, outputs = layer.empty_cache(drawn.batch, drawn.length), 0, []
-    while index < drawn.length:
-        end = index + data.draw(st.integers(1, drawn.length - index))
-        chunk = x[:, index:end]
-        output, cache = layer(
-            chunk, chunk, value_mask=mask, use_causal_mask=True, cache=cache, cache_update_index=index
-        )
-        outputs += flat_arrays(output)
-        index = end
-    assert_equal([np.concatenate(outputs, axis=1)[mask]], [expected[mask]])
-
-
-@repeatable
-@given(sizes)
 def test_a_reordered_cache_goes_on_as_the_reordered_rows(drawn):
     drawn = Drawn(**drawn)
     x = drawn.sequence(drawn.length + 1)
@@ -153,20 +64,6 @@ def test_a_reordered_cache_goes_on_as_the_reordered_rows(drawn):
     last = x[order, -1:]
     output, _ = layer(last, last, use_causal_mask=True, cache=cache, cache_update_index=drawn.length)
     assert_equal(flat_arrays(output), [expected[order, -1:]])
-
-
-@pytest.mark.extended
-@repeatable
-@given(sizes)
-def test_an_encoder_sees_order_by_its_positions_alone(drawn):
-    drawn = Drawn(**{**drawn, "length": drawn["length"] + 2})
-    x = drawn.sequence()
-    layer = drawn.with_weights(EncoderBlock(7, drawn.heads, normalize_first=True), {"inputs": x})
-    order = np.roll(np.arange(drawn.length), 1)
-    assert_equal(run(layer, {"inputs": x[:, order]}), [run(layer, {"inputs": x})[0][:, order]])
-    positions = flat_arrays(SinusoidalPositionEncoding()(x))[0]
-    plain = run(layer, {"inputs": x + positions})[0][:, order]
-    assert not np.allclose(run(layer, {"inputs": x[:, order] + positions})[0], plain, atol=1e-3)
 
 
 @repeatable
@@ -234,36 +131,6 @@ def itself(x, **given):
     return {"query": x, "value": x, **given}
 
 
-@pytest.mark.extended
-@less_often
-@given(sizes, options)
-def test_variants_equal_the_oracle_and_their_dense_form(drawn, chosen):
-    drawn = Drawn(**drawn)
-    arguments = variant_arguments(drawn, **chosen)
-    x = drawn.sequence()
-    inputs = itself(
-        x,
-        attention_mask=drawn.mask(drawn.batch, drawn.length, drawn.length),
-        use_causal_mask=bool(drawn.seed % 2),
-    )
-    blocks, dense = (
-        variant(drawn, inputs, {**arguments, "memory_efficient": answer}) for answer in (True, False)
-    )
-    dense.set_weights(blocks.get_weights())
-    expected, scores = attention_oracle(named_weights(dense), arguments, inputs)
-    assert_equal(run(blocks, inputs), [expected])
-    assert_equal(run(dense, inputs, return_attention_scores=True), [expected, scores])
-    sums = scores.sum(-1)
-    limit = sums <= 1 if chosen["use_sink_logits"] else np.abs(sums - 1) < 1e-9
-    assert (limit | (sums == 0)).all()
-    of_blocks, of_dense = (gradients(layer, inputs, lambda y: y * 1.5) for layer in (blocks, dense))
-    assert_equal(
-        [of_blocks[0][name] for name in inputs if name in ("query", "value")], list(of_dense[0].values())
-    )
-    assert_equal(of_blocks[1], of_dense[1])
-
-
-@pytest.mark.extended
 @less_often
 @given(sizes, options)
 def test_in_no_variant_a_later_token_changes_an_earlier_output(drawn, chosen):
@@ -301,7 +168,6 @@ def test_in_no_variant_padding_changes_anything(drawn, chosen, left, right):
     assert_equal([run(layer, padded)[0][:, left : left + drawn.length]], [expected])
 
 
-@pytest.mark.extended
 @less_often
 @given(sizes, options)
 def test_in_every_variant_a_batch_is_its_rows_in_any_order(drawn, chosen):
@@ -314,35 +180,6 @@ def test_in_every_variant_a_batch_is_its_rows_in_any_order(drawn, chosen):
     assert_equal(run(layer, {name: x[order] for name, x in inputs.items()}), [expected[order]])
     rows = [run(layer, {name: x[i : i + 1] for name, x in inputs.items()})[0] for i in range(drawn.batch)]
     assert_equal([np.concatenate(rows)], [expected])
-
-
-@pytest.mark.extended
-@repeatable
-@given(sizes, options, st.data())
-def test_in_every_variant_chunks_through_a_cache_equal_the_full_pass(drawn, chosen, data):
-    drawn = Drawn(**drawn)
-    x = drawn.sequence()
-    first = drawn.rng.integers(0, drawn.length, (drawn.batch, 1))
-    mask = np.arange(drawn.length) >= first
-    positions = (np.arange(drawn.length) - first).astype("int32")
-    inputs = itself(x, value_mask=mask, positions=positions, use_causal_mask=True)
-    layer = variant(drawn, inputs, variant_arguments(drawn, **chosen))
-    expected = run(layer, inputs)[0]
-    cache, index, outputs = layer.empty_cache(drawn.batch, drawn.length), 0, []
-    while index < drawn.length:
-        end = index + data.draw(st.integers(1, drawn.length - index))
-        chunk = x[:, index:end]
-        output, cache = layer(
-            chunk,
-            chunk,
-            use_causal_mask=True,
-            cache=cache,
-            cache_update_index=index,
-            positions=positions[:, index:end],
-        )
-        outputs += flat_arrays(output)
-        index = end
-    assert_equal([np.concatenate(outputs, axis=1)[mask]], [expected[mask]])
 
 
 @less_often
@@ -377,39 +214,3 @@ def test_only_distances_matter(drawn, chosen, shift):
     )
     rotary = 5e-4 if shift > 64 else 1e-5
     assert_equal([there], [here], rotary if "rotary" in chosen["scheme"] else 0)
-
-
-@pytest.mark.extended
-@less_often
-@given(sizes, options)
-def test_in_every_variant_packed_rows_are_separate_rows(drawn, chosen):
-    drawn = Drawn(**{**drawn, "length": drawn["length"] + 1})
-    x, cut = drawn.sequence(), 1 + drawn.seed % drawn.length
-    layer = variant(drawn, itself(x), variant_arguments(drawn, **chosen))
-    index = np.arange(drawn.length)
-    packed = itself(
-        x,
-        segment_ids=np.tile(np.where(index < cut, 1, 2).astype("int32"), (drawn.batch, 1)),
-        positions=np.where(index < cut, index, index - cut).astype("int32"),
-        use_causal_mask=True,
-    )
-    parts = [part for part in (x[:, :cut], x[:, cut:]) if part.shape[1]]
-    expected = [run(layer, itself(part, use_causal_mask=True))[0] for part in parts]
-    assert_equal(run(layer, packed), [np.concatenate(expected, axis=1)])
-
-
-@pytest.mark.extended
-@less_often
-@given(sizes, options)
-def test_a_shared_key_head_is_a_repeated_one(drawn, chosen):
-    drawn = Drawn(**drawn)
-    x = drawn.sequence()
-    shared, each = (
-        variant(drawn, itself(x), variant_arguments(drawn, **{**chosen, "multi_query": answer}))
-        for answer in (True, False)
-    )
-    for one, many in zip(shared.weights, each.weights):
-        weight = ops.convert_to_numpy(one.value)
-        repeats = drawn.heads if one.path.split("/")[-2] in ("key", "value") else 1
-        many.assign(np.repeat(weight, repeats, axis=-2) if repeats > 1 else weight)
-    assert_equal(run(shared, itself(x)), run(each, itself(x)))

@@ -165,7 +165,7 @@ def test_of_one_padding_where_positions_hide_keys_too(rng, order, window):
     )
 
 
-# --- Every layer with weights: they get the update that they get if zeros stand at pads ---
+# --- Weights get the update that they get if zeros stand at pads, besides those of the habit `nan_at_pads` ---
 
 E = 12
 TOKENS, SOURCE = np.arange(T) < [[5], [7], [2], [4], [1]], np.arange(S) < [[11], [3], [6], [1], [8]]
@@ -254,10 +254,6 @@ def of_pairs(layer, x, source):
     return layer(x, source, query_mask=TOKENS, value_mask=SOURCE, attention_mask=PAIRS)
 
 
-def of_keys_in_order(layer, x, source):
-    return layer(x, source, query_mask=TOKENS, value_mask=SOURCE, use_causal_mask=True)
-
-
 def of_numbers(layer, x, source):
     return layer(x, source, query_mask=TOKENS.astype("int32"), value_mask=SOURCE.astype("float32"))
 
@@ -273,19 +269,15 @@ def of_rows_and_columns(layer, x, source):
 
 CALLS = {
     "encoder_block": (encoder_block(), by_mask),
-    "pre_norm": (encoder_block(normalize_first=True), by_mask),
     "parallel": (encoder_block(normalize_first=True, parallel=True), by_mask),
     "remat": (encoder_block(remat=True, dropout=0.1), by_mask),
-    "integer_mask": (encoder_block(), lambda block, x, source: block(x, padding_mask=1 * TOKENS)),
     "implicit_mask": (encoder_block(), by_keras_mask),
     "segments": (encoder_block(), lambda block, x, source: block(x, segment_ids=2 * TOKENS)),
     "keras_attention": (encoder_block(self_attention=keras.layers.MultiHeadAttention(3, 5)), by_mask),
     "adapted": (lambda: adapted(encoder_block()), by_mask),
     "decoder_block": (decoder_block(), of_both),
     "decoder_remat": (decoder_block(remat=True), of_both),
-    "decoder_alone": (decoder_block(), lambda block, x, source: block(x, decoder_padding_mask=TOKENS)),
     "attention_of_pairs": (attention(use_gate=True), of_pairs),
-    "attention_in_order": (attention(), of_keys_in_order),
     "attention_of_segments": (attention(), of_segments),
     "attention_of_axes": (attention(attention_axes=2), of_rows_and_columns),
     "attention_of_integers": (attention(), of_numbers),
@@ -294,15 +286,10 @@ CALLS = {
     "bahdanau_of_pairs": (layers.BahdanauAttention(5), of_pairs),
     "bahdanau_of_projected": (layers.BahdanauAttention(5), projected_attention),
     "feed_forward": (layers.FeedForward(7), by_keras_mask),
-    "residual": (
-        layers.Residual(),
-        lambda layer, x, source: layer(Marked(TOKENS)(x), sublayer=lambda x: x * 2),
-    ),
     "logits": (
         layers.TokenEmbedding(17, E, mask_zero=True),
         lambda layer, x, source: layer(Marked(TOKENS)(x), reverse=True),
     ),
-    "token_head": (layers.TokenClassificationHead(3, intermediate_dim=5), by_mask),
     "transformer": (
         lambda: Seq2SeqTransformer.from_preset("tiny", 7, hidden_dim=E, num_heads=3, dropout=0.0),
         of_decoder,
@@ -311,7 +298,7 @@ CALLS = {
 }
 
 
-CALLED_WITH_A_MASK_OF_KERAS = ("implicit_mask", "feed_forward", "residual", "logits")
+CALLED_WITH_A_MASK_OF_KERAS = ("implicit_mask", "feed_forward", "logits")
 
 
 @pytest.mark.sampled(6)

@@ -116,24 +116,6 @@ def test_integers_are_images_too():
     np.testing.assert_array_equal(run(layer, x), run(layer, x.astype("float32")))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"patch_size": 0}, "`patch_size` must be an integer of at least 1, or a pair of them"),
-        ({"image_size": (3, 4, 5)}, "`image_size` must be an integer of at least 1, or a pair of them"),
-        ({"position": "absolute"}, "`position` must be one of"),
-        ({"image_size": None}, "Learned positions need an `image_size`"),
-        ({"image_size": (2, 15)}, "An image must hold at least one patch"),
-        ({"position": "sinusoidal", "hidden_dim": 11}, "`hidden_dim` must be even"),
-        ({"num_register_tokens": -1}, "`num_register_tokens` must be an integer of at least 0"),
-        ({"norm": "layer_norm"}, "`norm` must be a layer or None"),
-    ],
-)
-def test_wrong_arguments(options, message):
-    with pytest.raises(ValueError, match=message):
-        PatchEmbedding(**{"patch_size": PATCH, "hidden_dim": D, "image_size": (6, 15), **options})
-
-
 def test_wrong_images():
     layer = make_layer()
     with pytest.raises(ValueError, match=r"must be images of shape \(B, height, width, 2\)"):

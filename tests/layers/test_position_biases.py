@@ -7,7 +7,7 @@ import helpers_transformers  # noqa: F401 -- imports, before the fork
 import keras
 import numpy as np
 import pytest
-from helpers_layers import BACKEND
+from helpers_layers import gradients
 from keras import ops
 
 from keras_attn.layers import (
@@ -155,36 +155,14 @@ def test_the_gradient_of_the_weights_equals_finite_differences(name):
         layer.set_weights([weights])
         return np.sum(numbers(layer(query, QUERIES, KEYS)).astype("float64") * coefficients)
 
-    gradient = gradient_of_weight(layer, query, coefficients)
+    inputs = {"query": heads(), "query_positions": QUERIES, "key_positions": KEYS}
+    _, (gradient,) = gradients(layer, inputs, lambda bias: bias * ops.convert_to_tensor(coefficients))
     assert gradient.shape == start.shape
     # The bias is linear in its weights: a step of 1 is as good as a small one, and loses no digits.
     for index in np.ndindex(start.shape):
         step = np.zeros_like(start)
         step[index] = 1.0
         np.testing.assert_allclose(gradient[index], value(start + step) - value(start), rtol=1e-4, atol=1e-4)
-
-
-def gradient_of_weight(layer, query, coefficients):
-    def loss():
-        return ops.sum(layer(query, QUERIES, KEYS) * ops.convert_to_tensor(coefficients))
-
-    weight = layer.trainable_variables[0]
-    if BACKEND == "jax":
-        import jax
-
-        def of_value(value):
-            outputs, _ = layer.stateless_call([value], [], query, QUERIES, KEYS)
-            return ops.sum(outputs * coefficients)
-
-        return np.asarray(jax.grad(of_value)(weight.value))
-    if BACKEND == "torch":
-        loss().backward()
-        return weight.value.grad.cpu().numpy()
-    import tensorflow as tf
-
-    with tf.GradientTape() as tape:
-        value = loss()
-    return tf.convert_to_tensor(tape.gradient(value, weight.value)).numpy()
 
 
 # --- shared by several layers ---

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import pytest
 from helpers_layers import BACKEND, assert_equal, compiled, flat_arrays, tensors
-from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn.layers import DecoderBlock, MultiHeadAttention
@@ -31,7 +30,7 @@ class Paint(keras.layers.Layer):
 class Stack:
     """`num_layers` cross-attentions, each with its residual connection."""
 
-    def __init__(self, kind, num_layers, implicit):
+    def __init__(self, kind, implicit, num_layers=3):
         self.implicit = implicit
         self.embedding = keras.layers.Embedding(11, D, mask_zero=implicit)
         self.paint = Paint()
@@ -71,8 +70,8 @@ class Subclassed(keras.Model):
         return self.stack(inputs)
 
 
-def make_model(style, kind, num_layers, implicit):
-    stack = Stack(kind, num_layers, implicit)
+def make_model(style, kind, implicit):
+    stack = Stack(kind, implicit)
     if style == "subclassed":
         model = Subclassed(stack)
         model(tensors(variants()[0]))
@@ -107,56 +106,32 @@ def assert_padding_does_not_matter(answers):
     assert_equal(longer, plain)
 
 
+# Each style meets both kinds and both masks.
 STACKS = [
-    (style, kind, num_layers, implicit)
-    for style in ("functional", "subclassed")
-    for kind in ("attention", "block")
-    for num_layers in (3,)
-    for implicit in (True, False)
+    ("functional", "attention", True),
+    ("functional", "block", False),
+    ("subclassed", "attention", False),
+    ("subclassed", "block", True),
 ]
 
 
 def name(stack):
-    style, kind, num_layers, implicit = stack
-    return f"{style}-{num_layers}-{kind}-{'implicit' if implicit else 'explicit'}"
-
-
-JITS = [pytest.param(False, marks=pytest.mark.slow), True] if BACKEND == "tensorflow" else [True]
-
-
-def some_slow(stacks):
-    """Compiling is what takes long: each style and kind is met once before the slow tests."""
-    quick = [("functional", "attention", 3, True), ("subclassed", "block", 3, True)]
-    marks = {quick[0]: (), **dict.fromkeys(quick[1:], pytest.mark.extended)}
-    return [pytest.param(s, id=name(s), marks=marks.get(s, pytest.mark.slow)) for s in stacks]
+    style, kind, implicit = stack
+    return f"{style}-{kind}-{'implicit' if implicit else 'explicit'}"
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    "stack",
-    # Each style meets both kinds and both masks.
-    slow_but(
-        [
-            ("functional", "attention", 3, True),
-            ("functional", "block", 3, False),
-            ("subclassed", "attention", 3, False),
-            ("subclassed", "block", 3, True),
-        ],
-        STACKS,
-    ),
-    ids=name,
-)
+@pytest.mark.parametrize("stack", STACKS, ids=name)
 def test_padding_does_not_matter(stack):
     model = make_model(*stack)
     assert_padding_does_not_matter([flat_arrays(model(tensors(case))) for case in variants()])
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("stack", some_slow(STACKS))
-@pytest.mark.parametrize("jit", JITS)
-def test_padding_does_not_matter_compiled(stack, jit):
+@pytest.mark.parametrize("stack", STACKS[::3], ids=name)
+def test_padding_does_not_matter_compiled(stack):
     model = make_model(*stack)
-    function = compiled(model, jit)
+    function = compiled(model)
     answers = [flat_arrays(function(tensors(case))) for case in variants()]
     assert_padding_does_not_matter(answers)
     assert_equal(answers[0], flat_arrays(model(tensors(variants()[0]))))
@@ -165,7 +140,7 @@ def test_padding_does_not_matter_compiled(stack, jit):
 if BACKEND == "tensorflow":
 
     @pytest.mark.extended
-    @pytest.mark.parametrize("stack", some_slow(STACKS))
+    @pytest.mark.parametrize("stack", STACKS[::3], ids=name)
     def test_padding_does_not_matter_exported(stack, tmp_path, child):
         model = make_model(*stack)
         cases = variants()
@@ -187,7 +162,7 @@ if BACKEND == "tensorflow":
 def test_removing_the_mask_matters():
     """The test above could otherwise pass because nothing is ever attended to."""
     for kind in ("attention", "block"):
-        stack = Stack(kind, 2, implicit=False)
+        stack = Stack(kind, implicit=False, num_layers=2)
         plain, painted = (stack(tensors(case)) for case in variants()[:2])
         assert_equal(flat_arrays(painted), flat_arrays(plain), 0)
         stack.embedding.mask_zero, stack.implicit = False, True  # neither mask is left
@@ -196,9 +171,8 @@ def test_removing_the_mask_matters():
 
 
 @pytest.mark.parametrize("style", ["functional", "subclassed"])
-@pytest.mark.parametrize("num_layers", slow_but([3], [2, 3]))
-def test_keras_masks_padding_in_the_first_layer_alone(style, num_layers):
-    model = make_model(style, "keras", num_layers, implicit=True)
+def test_keras_masks_padding_in_the_first_layer_alone(style):
+    model = make_model(style, "keras", implicit=True)
     plain, painted = (flat_arrays(model(tensors(case))) for case in variants()[:2])
     assert_equal(painted[:1], plain[:1])
     for one, other in zip(painted[1:], plain[1:]):
@@ -208,9 +182,8 @@ def test_keras_masks_padding_in_the_first_layer_alone(style, num_layers):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("num_layers", [2, 3])
-def test_keras_obeys_an_explicit_mask_in_every_layer(num_layers):
-    model = make_model("functional", "keras", num_layers, implicit=False)
+def test_keras_obeys_an_explicit_mask_in_every_layer():
+    model = make_model("functional", "keras", implicit=False)
     plain, painted = (flat_arrays(model(tensors(case))) for case in variants()[:2])
     assert_equal(painted, plain)
 

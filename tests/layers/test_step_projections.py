@@ -33,13 +33,7 @@ def steps(layer, x, sizes, projections):
     for size in sizes:
         part = x[:, index : index + size]
         with step_matrices_scope({(id(layer), True): projections}):
-            output, cache = layer(
-                part,
-                part,
-                use_causal_mask=True,
-                cache=cache,
-                cache_update_index=index,
-            )
+            output, cache = layer(part, part, use_causal_mask=True, cache=cache, cache_update_index=index)
         outputs.append(ops.convert_to_numpy(output))
         index += size
     return np.concatenate(outputs, axis=1)

@@ -118,10 +118,7 @@ TASKS = [
         "TextGenerator",
         language_model,
         lambda model: keras_attn.TextGenerator(model, ByteTokenizer(), max_length=4, start_token_id=13),
-        {
-            "score": lambda task: task.score(SOURCES),
-            "call": lambda task: task(SOURCES, return_scores=True),
-        },
+        {"score": lambda task: task.score(SOURCES), "call": lambda task: task(SOURCES, return_scores=True)},
         SEARCH_OPTIONS,
         writes=True,
     ),

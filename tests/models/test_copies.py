@@ -8,7 +8,6 @@ from keras_attn.layers import EncoderBlock, SequenceEmbedding, TokenEmbedding
 from keras_attn.layers.layer_slots import global_policy
 from keras_attn.models import (
     EncoderTransformer,
-    RNNSeq2Seq,
     float32_copy,
     load_weights,
     merge_lora,
@@ -169,19 +168,11 @@ def came_back(model, folder):
     return [keras.saving.load_model(folder / "model.keras"), twin]
 
 
-def recurrent():
-    keras.utils.set_random_seed(4)
-    return RNNSeq2Seq(VOCABULARY, hidden_dim=WIDTH, target_vocabulary_size=29)
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("make", [lambda: called_once(MadeByItsFirstCall()), with_a_layer_of_a_user])
-def test_copies_are_the_same_under_any_global_policy(make, policy):
-    model = make()
+def test_copies_are_the_same_under_any_global_policy():
+    model = called_once(MadeByItsFirstCall())
     inputs = {"token_ids": TOKEN_IDS, "is_token": TOKEN_IDS > 0}
-    inputs = inputs if isinstance(model, MadeByItsFirstCall) else TOKEN_IDS
     expected, of_int8 = logits(model, inputs), logits(quantized_copy(model, "int8"), inputs)
-    with global_policy(policy):
+    with global_policy("mixed_bfloat16"):
         copy, in_int8 = float32_copy(model), quantized_copy(model, "int8")
     assert set(policies(copy)) == {"float32"}
     np.testing.assert_array_equal(logits(copy, inputs), expected)
@@ -199,37 +190,3 @@ def test_a_layer_of_a_user_comes_back_with_its_policies_under_another_global_one
             for loaded in came_back(model, tmp_path):
                 assert policies(loaded) == policies(model)
                 np.testing.assert_array_equal(logits(loaded), expected)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("mode", ["int8", "bfloat16"])
-def test_a_quantised_recurrent_model_comes_back(mode, tmp_path):
-    model = quantized_copy(recurrent(), mode)
-    inputs = {"encoder_token_ids": TOKEN_IDS, "decoder_token_ids": TOKEN_IDS[:, :3]}
-    for loaded in came_back(model, tmp_path):
-        np.testing.assert_array_equal(logits(loaded, inputs), logits(model, inputs))
-
-
-def test_lora_of_a_recurrent_model_is_merged(rng):
-    model = recurrent()
-    model.enable_lora(2)
-    for weight in model.trainable_weights:
-        weight.assign(rng.normal(size=weight.shape))
-    inputs = {"encoder_token_ids": TOKEN_IDS, "decoder_token_ids": TOKEN_IDS[:, :3]}
-    expected = logits(model, inputs)
-    assert (expected != logits(recurrent(), inputs)).any()
-    np.testing.assert_allclose(logits(merge_lora(model), inputs), expected, atol=1e-5 * abs(expected).max())
-
-
-@pytest.mark.extended
-def test_what_would_come_back_without_its_quantisation_is_refused_when_it_is_saved(tmp_path):
-    """bfloat16 leaves the layers of other classes as they are."""
-    model = with_a_layer_of_a_user()
-    for loaded in came_back(quantized_copy(model, "bfloat16"), tmp_path):
-        np.testing.assert_array_equal(logits(loaded), logits(quantized_copy(model, "bfloat16")))
-    quantized = quantized_copy(model, "int8")
-    for save in (lambda: quantized.save(tmp_path / "it.keras"), quantized.get_config):
-        with pytest.raises(
-            ValueError, match=r"in int8 cannot be saved\. Save it before.*'.*/feed_forward_of_a_user.*'"
-        ):
-            save()

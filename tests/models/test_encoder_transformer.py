@@ -101,30 +101,6 @@ def test_the_vector_of_a_sentence_is_the_mean_of_its_tokens():
     np.testing.assert_array_equal(vectors[2], 0)
 
 
-def test_packed_rows_equal_separate_ones():
-    model = make_model(position_encoding="rotary")
-    packed = np.concatenate([IDS[:1], IDS[1:2, :3]], axis=1)
-    sequence = ops.convert_to_numpy(
-        model(
-            {
-                "token_ids": packed.astype("int32"),
-                "segment_ids": np.array([[1] * 5 + [2] * 3]),
-                "positions": np.array([[0, 1, 2, 3, 4, 0, 1, 2]]),
-            }
-        )
-    )
-    assert_close(sequence[0, :5], run(model, IDS[:1])[0])
-    assert_close(sequence[0, 5:], run(model, IDS[1:2, :3])[0])
-
-
-def test_it_saves_and_loads(tmp_path):
-    model = make_model(position_encoding="rotary", gated=True)
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(run(again, IDS), run(model, IDS))
-    assert again.get_config() == model.get_config()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

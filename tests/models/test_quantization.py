@@ -28,9 +28,7 @@ INPUTS = {"encoder_token_ids": np.array([[5, 6, 7, 3, 0]]), "decoder_token_ids":
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(
-    ("mode", "share"), [pytest.param("bfloat16", 0.01, marks=pytest.mark.slow), ("int8", 0.05)]
-)
+@pytest.mark.parametrize(("mode", "share"), [("bfloat16", 0.01), ("int8", 0.05)])
 def test_a_copy_gives_nearly_the_same_logits_and_comes_back_from_its_files(mode, share, tmp_path):
     model = make_model()
     before = np.asarray(model(INPUTS))

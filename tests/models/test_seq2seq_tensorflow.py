@@ -1,15 +1,10 @@
 """Seq2SeqTransformer under TensorFlow's compilers and as a SavedModel: the same numbers as eagerly."""
 
-import contextlib
-import pathlib
-
 import keras
 import numpy as np
 import pytest
-from helpers_marks import extended_but, slow_but
 from helpers_models import (
     END,
-    PAD,
     START,
     TARGET_V,
     V,
@@ -18,7 +13,6 @@ from helpers_models import (
     generate,
     make_batch,
     make_model,
-    run_in_new_process,
     shared_model,
 )
 
@@ -43,11 +37,8 @@ BATCHES = [
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(
-    "variant", slow_but(["untied_gated_rms_learned"], ["pre_norm", "untied_gated_rms_learned"])
-)
-def test_call_is_the_same_in_a_graph_of_free_shapes(variant):
-    model = shared_model(variant)
+def test_call_is_the_same_in_a_graph_of_free_shapes():
+    model = shared_model("untied_gated_rms_learned")
     traces = []
 
     @tf.function(input_signature=[IDS], autograph=False)
@@ -58,20 +49,6 @@ def test_call_is_the_same_in_a_graph_of_free_shapes(variant):
     for batch in BATCHES:
         assert_close(graph(batch).numpy(), call(model, batch))
     assert len(traces) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "variant", ["post_norm", pytest.param("untied_gated_rms_learned", marks=pytest.mark.slow)]
-)
-def test_call_is_the_same_under_xla_and_with_more_padding(variant):
-    model = shared_model(variant)
-    batch = make_batch()
-    longer = {name: np.pad(ids, ((0, 0), (0, 4))) for name, ids in batch.items()}
-    logits = tf.function(model, jit_compile=True, autograph=False)(longer).numpy()
-    assert_close(logits, call(model, longer))
-    real = batch["decoder_token_ids"] != PAD
-    assert_close(logits[:, : real.shape[1]][real], call(model, batch)[real])
 
 
 @pytest.mark.extended
@@ -145,11 +122,9 @@ def test_a_data_set_with_a_wrong_id_stops(stopped):
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    "scope", [clamping_scope, inference_scope, pytest.param(None, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("scope", [clamping_scope, inference_scope])
 def test_where_nothing_may_be_raised_ids_are_clamped(scope):
-    """In a served graph one bad row must not fail the others; XLA cannot raise."""
+    """In a served graph one bad row must not fail the others."""
     model = make_model("two_vocabularies", num_decoder_layers=1)
     batch = make_batch(pads=False)
     batch["encoder_token_ids"][0, 1], batch["encoder_token_ids"][1, 2] = V + 90, -7
@@ -158,8 +133,8 @@ def test_where_nothing_may_be_raised_ids_are_clamped(scope):
         "encoder_token_ids": np.clip(batch["encoder_token_ids"], 0, V - 1),
         "decoder_token_ids": np.clip(batch["decoder_token_ids"], 0, TARGET_V - 1),
     }
-    with contextlib.nullcontext() if scope is None else scope():
-        found = tf.function(model, jit_compile=scope is None, autograph=False)(batch).numpy()
+    with scope():
+        found = tf.function(model, autograph=False)(batch).numpy()
     # A clamped negative id is token 0, but no padding.
     as_words = make_model("two_vocabularies", num_decoder_layers=1, pad_token_id=-1)
     assert_close(found, call(as_words, clamped))
@@ -182,7 +157,7 @@ def test_the_loop_of_a_search_has_no_check():
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("num_beams", extended_but([3], [1, 3]))
+@pytest.mark.parametrize("num_beams", [1, 3])
 def test_a_step_goes_through_no_whole_cache_to_select_what_is_no_padding(num_beams):
     model = make_model("pre_norm", position_encoding="rotary", hidden_dim=12, num_heads=3)
 
@@ -221,38 +196,3 @@ def test_a_step_has_no_more_operations_for_more_tokens_that_cannot_be_written():
         return sum(len(function.node_def) for function in functions)
 
     assert num_operations(20) == num_operations(500)
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    """A model, and what its SavedModels answer in a process that has TensorFlow alone."""
-    folder = tmp_path_factory.mktemp("saved_model")
-    model = make_model("pre_norm")
-    model.export(folder / "logits", format="tf_saved_model", input_signature=[IDS], verbose=False)
-
-    module = tf.Module()
-    module.model = model
-
-    @tf.function(input_signature=[IDS["encoder_token_ids"]], autograph=False)
-    def decode(encoder_token_ids):
-        return model.generate(
-            encoder_token_ids, START, END, num_beams=3, num_return_sequences=3, max_length=5
-        )._asdict()
-
-    tf.saved_model.save(module, str(folder / "generate"), signatures=decode)
-    for i, batch in enumerate(BATCHES):
-        np.savez(folder / f"inputs_{i}.npz", **batch)
-    run_in_new_process(pathlib.Path(__file__).with_name("run_saved_model.py"), folder)
-    return model, dict(np.load(folder / "outputs.npz"))
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("i", range(len(BATCHES)))
-def test_a_saved_model_answers_the_same_with_tensorflow_alone(served, i):
-    model, there = served
-    assert_close(there[f"inputs_{i}/logits"], call(model, BATCHES[i]))
-    token_ids, scores = generate(
-        model, BATCHES[i]["encoder_token_ids"], num_beams=3, num_return_sequences=3, max_length=5
-    )
-    np.testing.assert_array_equal(there[f"inputs_{i}/token_ids"], token_ids)
-    np.testing.assert_allclose(there[f"inputs_{i}/scores"], scores, atol=1e-5)

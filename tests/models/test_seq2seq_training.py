@@ -1,29 +1,14 @@
 """Seq2SeqTransformer as a keras.Model: fit, evaluate, predict, save; what is loaded is what was saved."""
 
-import json
-import pathlib
-
 import keras
 import numpy as np
 import pytest
-import reload_models
-from helpers_models import (
-    END,
-    PAD,
-    START,
-    call,
-    generate,
-    make_batch,
-    make_model,
-    run_in_new_process,
-)
+from helpers_models import END, PAD, START, call, generate, make_batch, make_model
 
 from keras_attn.models import Seq2SeqTransformer
 from keras_attn.training import LabelSmoothedCrossentropy, MaskedAccuracy, NoamSchedule, Perplexity
 
 VOCABULARY_SIZE = 11
-RELOADED = ("post_norm", "untied_gated_rms_learned")
-RELOADED_AS_WEIGHTS = ("untied_gated_rms_learned",)
 
 
 def copy_task(num_rows, seed):
@@ -75,24 +60,6 @@ def test_a_copy_task_is_learned(trained):
 
 
 @pytest.mark.extended
-def test_training_ignores_padding():
-    # One step on a batch, and on the same batch with more pads: the same loss, and the same new weights.
-    inputs, labels = copy_task(31, seed=4)
-    padded = {name: np.pad(ids, ((0, 0), (0, 5))) for name, ids in inputs.items()}
-    losses, weights = [], []
-    for x, y in ((inputs, labels), (padded, np.pad(labels, ((0, 0), (0, 5))))):
-        keras.utils.set_random_seed(5)
-        model = compiled_model()
-        # Adam divides by the gradient's size, which makes 1e-3 of a rounding error where a gradient is all but 0.
-        model.compile(keras.optimizers.SGD(1.0), loss=LabelSmoothedCrossentropy(0.1), run_eagerly=True)
-        losses.append(model.train_on_batch(x, y))
-        weights.append([keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-    for first, second in zip(*weights, strict=True):
-        np.testing.assert_allclose(second, first, atol=1e-5)
-
-
-@pytest.mark.extended
 def test_a_compiled_model_goes_on_where_it_was(trained, tmp_path):
     model, _ = trained
     model.save(tmp_path / "model.keras")
@@ -140,34 +107,3 @@ def test_tied_weights_stay_tied_after_reload(tmp_path):
             np.abs(keras.ops.convert_to_numpy(reloaded.encode(np.array([[unused, 4]]))) - encoded).max()
             > 1e-3
         )
-
-
-@pytest.fixture(scope="module")
-def new_process(tmp_path_factory):
-    """What the models answer here, and in a process that knows only the files."""
-    folder = tmp_path_factory.mktemp("reload")
-    batch = make_batch()
-    np.savez(folder / "inputs.npz", **batch)
-    here = {}
-    for variant in RELOADED:
-        model = make_model(variant)
-        model.save(folder / f"{variant}.keras")
-        if variant in RELOADED_AS_WEIGHTS:
-            model.save_weights(folder / f"{variant}.weights.h5")
-            (folder / f"{variant}.json").write_text(json.dumps(model.get_config()))
-        here[variant] = reload_models.answers(model, batch)
-    run_in_new_process(pathlib.Path(reload_models.__file__), folder)
-    return here, dict(np.load(folder / "outputs.npz"))
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize(
-    ("variant", "suffix"),
-    [(variant, "keras") for variant in RELOADED]
-    + [(variant, "weights.h5") for variant in RELOADED_AS_WEIGHTS],
-)
-def test_a_new_process_answers_the_same_to_the_last_bit(new_process, variant, suffix):
-    here, there = new_process
-    assert sorted(here[variant]) == ["beam_ids", "beam_scores", "greedy", "predict"]
-    for name, expected in here[variant].items():
-        np.testing.assert_array_equal(there[f"{variant}.{suffix}/{name}"], expected)

@@ -5,7 +5,6 @@ import concurrent.futures
 import keras
 import numpy as np
 import pytest
-from helpers_marks import slow_but
 from helpers_models import (
     END,
     PAD,
@@ -30,7 +29,7 @@ from keras import ops
 from keras_attn.models import Seq2SeqTransformer
 
 # The two that differ most.
-FEWER_VARIANTS = slow_but(("post_norm", "untied_gated_rms_learned"), VARIANTS)
+FEWER_VARIANTS = ("post_norm", "untied_gated_rms_learned")
 
 
 def cached_logits(model, batch, chunks):
@@ -145,6 +144,7 @@ def test_a_source_row_of_pads_is_finite_and_disturbs_nobody():
     assert all(np.isfinite(gradient).all() for gradient in gradients.values())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("variant", FEWER_VARIANTS)
 def test_later_target_tokens_change_no_earlier_logits(variant):
     model = shared_model(variant)
@@ -215,6 +215,7 @@ def test_presets_take_other_arguments_and_name_the_known_ones():
         Seq2SeqTransformer.from_preset("huge", 13)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("variant", FEWER_VARIANTS)
 def test_a_gradient_reaches_every_weight(variant):
     model = shared_model(variant)
@@ -326,17 +327,15 @@ def test_wrong_options(options, message):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("policy", slow_but(["mixed_bfloat16"], ["mixed_bfloat16", "mixed_float16"]))
-def test_mixed_precision_is_close_and_answers_in_float32(policy):
+def test_mixed_precision_is_close_and_answers_in_float32():
     batch = make_batch()
     real = batch["decoder_token_ids"] != PAD
     expected = call(shared_model("pre_norm"), batch)
-    model = make_model("pre_norm", dtype=policy)
+    model = make_model("pre_norm", dtype="mixed_bfloat16")
     logits = call(model, batch)
     assert logits.dtype == "float32"
     assert model.target_embedding.token.embeddings.dtype == "float32"
-    tolerance = {"mixed_bfloat16": 3e-2, "mixed_float16": 4e-3}[policy]
-    assert_close(logits[real], expected[real], tolerance)
+    assert_close(logits[real], expected[real], 3e-2)
     token_ids, scores = generate(
         model, batch["encoder_token_ids"], num_beams=2, num_return_sequences=2, max_length=3
     )
@@ -365,7 +364,7 @@ def test_dropout_is_off_unless_training():
     np.testing.assert_array_equal(logits, call(shared_model(dropout=0.0), make_batch()))
 
 
-@pytest.mark.parametrize("variant", slow_but(("pre_norm", "untied_gated_rms_learned"), VARIANTS))
+@pytest.mark.parametrize("variant", ["pre_norm", "untied_gated_rms_learned"])
 def test_config_round_trip(variant):
     model = make_model(variant, pad_token_id=1, dtype="mixed_bfloat16", name="mine")
     config = model.get_config()
@@ -374,20 +373,6 @@ def test_config_round_trip(variant):
     assert again.dtype_policy.name == "mixed_bfloat16"
     assert [weight.shape for weight in again.weights] == [weight.shape for weight in model.weights]
     assert (again.pad_token_id, again.max_sequence_length) == (1, SIZES["max_sequence_length"])
-
-
-@pytest.mark.extended
-def test_symbolic_shapes():
-    model = shared_model()
-    inputs = {
-        name: keras.Input((None,), dtype="int32", name=name)
-        for name in ("encoder_token_ids", "decoder_token_ids")
-    }
-    logits = model(inputs)
-    assert logits.shape == (None, None, V)
-    assert logits.dtype == "float32"
-    functional = keras.Model(inputs, logits)
-    np.testing.assert_array_equal(call(functional, make_batch()), call(model, make_batch()))
 
 
 def test_attention_scores_of_each_layer():

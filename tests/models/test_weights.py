@@ -257,17 +257,11 @@ SIZES = {
 }
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "sinusoidal",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("learned", "rotary")),
-    ],
-)
-def right_sizes(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def right_sizes(tmp_path_factory):
     """Sizes of a model, and a file of its weights."""
-    right = {"vocabulary_size": 11, "position_encoding": request.param, "num_heads": 1, **SIZES}
-    right["hidden_dim"], path = 8, tmp_path_factory.mktemp(request.param) / "model.safetensors"
+    right = {**SIZES, "vocabulary_size": 11, "hidden_dim": 8}
+    path = tmp_path_factory.mktemp("right") / "model.safetensors"
     save_weights(Seq2SeqTransformer.from_sizes(**right), path)
     check_sizes(lambda: Seq2SeqTransformer.from_sizes(**right), right, path)
     return right, path

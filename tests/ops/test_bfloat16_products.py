@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers_marks import slow_but
 from helpers_translators import in_new_process
 from keras import ops
 
@@ -187,7 +186,7 @@ def rounded(x):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("reduce", slow_but(["sum"], ["max", "sum"]))
+@pytest.mark.parametrize("reduce", ["sum"])
 def test_xla_reduces_a_product(reduce):
     """It ended the process on processors with AMX, for many rows and nothing between the product and the reduction."""
     code = f"""

@@ -1,14 +1,12 @@
 """Position biases against the papers' numbers, transformers, loops in float64, and the backends' own gradients."""
 
 import math
-import zlib
 
 import helpers_transformers  # noqa: F401 -- imports, before the fork
 import keras
 import numpy as np
 import pytest
-from helpers_layers import BACKEND, compiled, float64_enabled
-from helpers_marks import slow_but
+from helpers_layers import BACKEND, compiled, float64_enabled, function_gradients
 from keras import ops
 
 from keras_attn.ops import DenseBias, SlopeBias, TableBias, alibi_slopes, relative_position_bucket
@@ -112,24 +110,6 @@ def by_hand(name):
     return expected
 
 
-def autodiff(function, x):
-    """The gradient of the sum of `function(x)`, worked out by the backend."""
-    if BACKEND == "jax":
-        import jax
-
-        return jax.grad(lambda x: ops.sum(function(x)))(x)
-    if BACKEND == "torch":
-        x = x.detach().requires_grad_()
-        ops.sum(function(x)).backward()
-        return x.grad
-    import tensorflow as tf
-
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        value = tf.reduce_sum(function(x))
-    return tf.convert_to_tensor(tape.gradient(value, x))
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_dense_equals_the_definition(name):
     with float64_enabled():
@@ -137,6 +117,7 @@ def test_dense_equals_the_definition(name):
     np.testing.assert_allclose(full(made(name).dense()), by_hand(name), rtol=1e-6)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", CASES)
 def test_blocks_tile_to_dense(name):
     bias = made(name)
@@ -146,22 +127,24 @@ def test_blocks_tile_to_dense(name):
     np.testing.assert_array_equal(tiled, full(bias.dense()))
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", CASES)
 def test_gradient_equals_autodiff_of_dense(name):
     bias = made(name)
     make, _, query_positions, key_positions = CASES[name]
     weights = upstream(B, N, T, S)
-    expected = autodiff(
-        lambda parameters: make(parameters, query_positions, key_positions).dense() * weights, bias.parameters
-    )
+    expected = function_gradients(
+        lambda given: make(given["x"], query_positions, key_positions).dense() * weights,
+        {"x": ops.convert_to_numpy(bias.parameters)},
+    )["x"]
     actual = bias.gradient(bias.parameters, weights, slice(None), slice(None))
     assert tuple(actual.shape) == tuple(bias.parameters.shape)
-    expected = ops.convert_to_numpy(expected)
     np.testing.assert_allclose(
         ops.convert_to_numpy(actual), expected, rtol=0, atol=1e-5 * np.abs(expected).max()
     )
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", CASES)
 def test_block_gradients_sum_to_the_whole(name):
     bias = made(name)
@@ -178,6 +161,7 @@ def test_block_gradients_sum_to_the_whole(name):
     np.testing.assert_allclose(total, whole, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", POSITIONAL)
 @pytest.mark.parametrize("c", [1, 4096, 1_000_003])
 def test_adding_c_to_all_positions_changes_nothing(name, c):
@@ -188,7 +172,7 @@ def test_adding_c_to_all_positions_changes_nothing(name, c):
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", slow_but(list(CASES)[::2], CASES))
+@pytest.mark.parametrize("name", list(CASES)[::2])
 def test_whole_and_blocks_in_a_graph_that_knows_no_lengths(name):
     """In TensorFlow all sizes but those of heads and tables, and the ends of the blocks, are known at run time only."""
     make, _, query_positions, key_positions = CASES[name]
@@ -325,40 +309,26 @@ def test_causal_attention_cannot_tell_the_bias_from_blooms():
 
 # --- T5's buckets ---
 
-# Checksums of the buckets that transformers gives to RELATIVE_POSITIONS, int32: `zlib.crc32(buckets.tobytes())`.
 RELATIVE_POSITIONS = np.concatenate([np.arange(-300, 301), [-100_000, -5000, 5000, 100_000]])
-SETTINGS = {
-    (32, 128, True): 2756208352,
-    (32, 128, False): 2835325471,
-    (32, 64, True): 143752508,
-    (32, 256, False): 4269418324,
-    (64, 256, True): 4019194370,
-    (16, 50, True): 800389147,
-    (16, 97, False): 4229990317,
-    (8, 20, True): 892207781,
-    (10, 101, True): 1577051183,
-    (6, 2, True): 2539092184,
-    (7, 30, False): 463025171,
-    (4, 3, True): 2003647842,
-    (4, 200, True): 2003647842,
-    (3, 11, False): 555015473,
-    (2, 5, False): 4087802958,
-    (256, 300, True): 433746862,
-}
+BOTH_WAYS = [
+    (32, 128),
+    (32, 64),
+    (64, 256),
+    (16, 50),
+    (8, 20),
+    (10, 101),
+    (6, 2),
+    (4, 3),
+    (4, 200),
+    (256, 300),
+]
+ONE_WAY = [(32, 128), (32, 256), (16, 97), (7, 30), (3, 11), (2, 5)]
 
 
-@pytest.mark.parametrize(("num_buckets", "max_distance", "bidirectional"), SETTINGS)
-def test_buckets_equal_those_recorded_from_transformers(num_buckets, max_distance, bidirectional):
-    buckets = relative_position_bucket(
-        ops.convert_to_tensor(RELATIVE_POSITIONS), num_buckets, max_distance, bidirectional
-    )
-    assert keras.backend.standardize_dtype(buckets.dtype) == "int32"
-    expected = SETTINGS[num_buckets, max_distance, bidirectional]
-    assert zlib.crc32(ops.convert_to_numpy(buckets).tobytes()) == expected
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize(("num_buckets", "max_distance", "bidirectional"), SETTINGS)
+@pytest.mark.parametrize(
+    ("num_buckets", "max_distance", "bidirectional"),
+    [(*pair, True) for pair in BOTH_WAYS] + [(*pair, False) for pair in ONE_WAY],
+)
 def test_buckets_equal_transformers(num_buckets, max_distance, bidirectional):
     torch = pytest.importorskip("torch", reason=PEERS)
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5", reason=PEERS)
@@ -368,6 +338,7 @@ def test_buckets_equal_transformers(num_buckets, max_distance, bidirectional):
     actual = relative_position_bucket(
         ops.convert_to_tensor(RELATIVE_POSITIONS), num_buckets, max_distance, bidirectional
     )
+    assert keras.backend.standardize_dtype(actual.dtype) == "int32"
     np.testing.assert_array_equal(ops.convert_to_numpy(actual), expected.numpy())
 
 

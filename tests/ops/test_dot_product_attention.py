@@ -8,14 +8,7 @@ import keras
 import numpy as np
 import pytest
 from helpers_attention_oracle import dropout_multiplier
-from helpers_layers import (
-    BACKEND,
-    assert_equal,
-    compiled,
-    float64_enabled,
-    function_gradients,
-    tensors,
-)
+from helpers_layers import BACKEND, assert_equal, compiled, float64_enabled, function_gradients, tensors
 from keras import ops
 
 from keras_attn.ops import (
@@ -238,13 +231,7 @@ def test_asking_for_scores_changes_neither_output_nor_gradient(rng, name):
 @pytest.mark.sampled(1)
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow has a gradient of its own there")
 @pytest.mark.parametrize(
-    ("name", "compiler"),
-    [
-        ("plain", "eager"),
-        ("mask", "eager"),
-        ("everything", "function"),
-        pytest.param("everything", "xla", marks=pytest.mark.slow),
-    ],
+    ("name", "compiler"), [("plain", "eager"), ("mask", "eager"), ("everything", "function")]
 )
 def test_second_derivatives_are_those_of_the_formula(rng, name, compiler):
     import tensorflow as tf

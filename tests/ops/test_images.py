@@ -5,13 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attn.ops import (
-    grid_positions,
-    grid_size,
-    image_patches,
-    resized_grid,
-    rows_and_columns,
-)
+from keras_attn.ops import grid_positions, grid_size, image_patches, resized_grid, rows_and_columns
 
 
 def run(function, *arguments, **options):

@@ -16,10 +16,7 @@ B, N, T, S = 2, 3, 5, 7
 
 def fields(rng):
     """A value for each field, those that need others together."""
-    positions = {
-        "query_positions": rng.integers(0, 9, (B, T)),
-        "key_positions": rng.integers(0, 9, (B, S)),
-    }
+    positions = {"query_positions": rng.integers(0, 9, (B, T)), "key_positions": rng.integers(0, 9, (B, S))}
     return {
         "none": {},
         "causal": {**positions, "causal": True},

@@ -7,7 +7,7 @@ import re
 import helpers_transformers  # noqa: F401 -- imports, before the fork
 import numpy as np
 import pytest
-from helpers_layers import BACKEND, compiled, float64_enabled
+from helpers_layers import BACKEND, float64_enabled, function_gradients
 from keras import ops
 
 from keras_attn.ops import apply_rotary, compiled_scope, rotary_frequencies
@@ -64,6 +64,7 @@ def random(rng, *shape):
 # --- the rotation ---
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("positions", [[0, 1, 2, 3, 11], [[0, 1, 2, 3, 4], [-2, -1, 0, 7, 3]]])
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("rotary_dim", [H, 10, 2])
@@ -173,30 +174,11 @@ def test_the_gradient_turns_back(rng, interleaved):
     positions = np.array([[0, 1, 2, 3, 4], [-2, -1, 0, 7, 3]])
     frequencies, _ = rotary_frequencies(10)
 
-    def loss(x):
-        rotated = apply_rotary(x, positions, frequencies, 1.7, interleaved)
-        return ops.sum(ops.multiply(rotated, weights))
+    def weighed(given):
+        return apply_rotary(given["x"], positions, frequencies, 1.7, interleaved) * weights
 
     expected = rotated_by_hand(weights, -positions, frequencies_by_hand(10), interleaved, 1.7)
-    np.testing.assert_allclose(gradient(loss, x), expected, atol=1e-5)
-
-
-def gradient(function, x):
-    if BACKEND == "jax":
-        import jax
-
-        return jax.grad(function)(x)
-    if BACKEND == "torch":
-        import torch
-
-        return torch.func.grad(function)(torch.tensor(x))
-    import tensorflow as tf
-
-    x = tf.constant(x)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        value = function(x)
-    return tape.gradient(value, x)
+    np.testing.assert_allclose(function_gradients(weighed, {"x": x})["x"], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -339,15 +321,6 @@ def test_a_key_that_is_none_is_left_out():
     expected, expected_factor = rotary_frequencies(14, scaling=SCALINGS["yarn"])
     np.testing.assert_array_equal(frequencies, expected)
     assert attention_factor == expected_factor
-
-
-def test_compiled_frequencies_follow_the_length():
-    function = compiled(
-        lambda length: rotary_frequencies(14, scaling=SCALINGS["dynamic_ntk"], length=length)[0]
-    )
-    for length in (7, 449):
-        expected, _ = rotary_frequencies(14, scaling=SCALINGS["dynamic_ntk"], length=length)
-        np.testing.assert_allclose(function(ops.convert_to_tensor(length)), expected, rtol=1e-5)
 
 
 TYPES = (

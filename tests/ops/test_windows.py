@@ -27,6 +27,7 @@ def cell(row, column, sizes, shift_size):
     )
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("shift_size", SHIFTS)
 def test_every_pixel_is_in_one_window_and_comes_back(sizes, shift_size):
@@ -39,7 +40,7 @@ def test_every_pixel_is_in_one_window_and_comes_back(sizes, shift_size):
     np.testing.assert_array_equal(again, image)
 
 
-@pytest.mark.sampled(25)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("shift_size", SHIFTS)
 @pytest.mark.parametrize("padded", [False, True])
@@ -71,12 +72,7 @@ def test_windows_and_their_pixels_are_counted_row_by_row():
     windows = partition_windows(ops.convert_to_tensor(numbered(4, 6)), (2, 3))
     np.testing.assert_array_equal(
         np.asarray(windows)[0, :, :, 0],
-        [
-            [1, 2, 3, 7, 8, 9],
-            [4, 5, 6, 10, 11, 12],
-            [13, 14, 15, 19, 20, 21],
-            [16, 17, 18, 22, 23, 24],
-        ],
+        [[1, 2, 3, 7, 8, 9], [4, 5, 6, 10, 11, 12], [13, 14, 15, 19, 20, 21], [16, 17, 18, 22, 23, 24]],
     )
 
 
@@ -84,12 +80,7 @@ def test_a_shifted_grid_starts_below_and_to_the_right_and_ends_with_the_first_li
     windows = partition_windows(ops.convert_to_tensor(numbered(4, 6)), (2, 3), (1, 2))
     np.testing.assert_array_equal(
         np.asarray(windows)[0, :, :, 0],
-        [
-            [9, 10, 11, 15, 16, 17],
-            [12, 7, 8, 18, 13, 14],
-            [21, 22, 23, 3, 4, 5],
-            [24, 19, 20, 6, 1, 2],
-        ],
+        [[9, 10, 11, 15, 16, 17], [12, 7, 8, 18, 13, 14], [21, 22, 23, 3, 4, 5], [24, 19, 20, 6, 1, 2]],
     )
 
 

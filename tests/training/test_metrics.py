@@ -69,25 +69,6 @@ def test_weights_of_sequences_equal_weights_of_their_tokens(name):
     assert float(of_sequences) == pytest.approx(float(of_tokens), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_more_padding_and_its_content_change_nothing(name):
-    labels, logits, _ = list(make_epoch(1))[1]
-    padded_labels = np.pad(labels, ((0, 2), (0, 4)))
-    padded_logits = np.full((7, 11, V), np.nan, "float32")
-    padded_logits[:5, :7] = np.where((labels == PAD)[..., None], np.nan, logits)
-    expected = METRICS[name]()(labels, logits)
-    assert float(METRICS[name]()(padded_labels, padded_logits)) == pytest.approx(float(expected), rel=1e-6)
-
-
-@pytest.mark.parametrize("name", METRICS)
-def test_implicit_keras_mask_is_honoured(name):
-    labels, logits, _ = list(make_epoch(2))[1]
-    masked = ops.convert_to_tensor(logits)
-    masked._keras_mask = ops.convert_to_tensor(np.broadcast_to(np.arange(7) < 3, (5, 7)))
-    expected = METRICS[name]()(labels[:, :3], logits[:, :3])
-    assert float(METRICS[name]()(labels, masked)) == pytest.approx(float(expected), rel=1e-6)
-
-
 def test_nothing_seen_is_a_number():
     assert float(MaskedAccuracy().result()) == 0.0
     assert float(Perplexity().result()) == 1.0
