@@ -50,7 +50,6 @@ def check_layer(make_layer, make_inputs, tmp_path, child, padding=None, skip_con
     """
     inputs = make_inputs(LENGTHS[0])
     padding = padding or {}
-    check_config(make_layer)
     layer = built_layer(make_layer, inputs)
     check_symbolic_equals_eager(layer, make_inputs)
     check_graph_equals_eager(layer, make_inputs)

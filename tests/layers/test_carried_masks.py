@@ -82,6 +82,18 @@ def test_without_an_axis_of_time_there_is_no_mask(name):
     assert getattr(READERS[name](embedded(token_input())), "_keras_mask", None) is None
 
 
+def test_ids_without_a_dtype_have_a_mask():
+    """`keras.Input((None,))` is float32."""
+    embedding = layers.SequenceEmbedding(
+        layers.TokenEmbedding(V, D, mask_zero=True),
+        token_type=keras.layers.Embedding(2, D),
+        projection=keras.layers.Dense(D),
+    )
+    floats = keras.Input((None,))
+    output = keras.Model(floats, embedding(floats))(ops.convert_to_tensor(IDS))
+    np.testing.assert_array_equal(ops.convert_to_numpy(output._keras_mask), IDS != 0)
+
+
 def test_a_model_hands_on_the_mask_that_it_is_given():
     given = np.roll(IDS != 0, 1, axis=0)
     output = models.EncoderTransformer.from_sizes(V, 1, **SIZES)({"token_ids": IDS, "padding_mask": given})
@@ -165,17 +177,13 @@ def test_a_layer_does_not_warn_where_no_mask_was_lost(way):
         READERS[name](x)
 
 
-def test_a_layer_does_not_warn_where_a_mask_is_given():
+def test_attention_does_not_warn_where_pairs_or_segments_are_given():
     token_ids = token_input()
     x, mask = embedded(token_ids) * 4.0, ops.not_equal(token_ids, 0)
     pairs = ops.logical_and(ops.expand_dims(mask, 1), ops.expand_dims(mask, 2))
     attention = layers.MultiHeadAttention(3, 4)
-    for masks in ({"value_mask": mask}, {"attention_mask": pairs}, {"segment_ids": token_ids}):
+    for masks in ({"attention_mask": pairs}, {"segment_ids": token_ids}):
         attention(x, x, **masks)
-    layers.EncoderBlock(13, 3)(x, padding_mask=mask)
-    layers.EncoderBlock(13, 3)(x, mask=mask)
-    layers.DecoderBlock(13, 3)(x, x, decoder_padding_mask=mask, encoder_padding_mask=mask)
-    layers.TokenClassificationHead(3)(x, padding_mask=mask)
 
 
 def test_one_layer_of_a_stack_warns_once():

@@ -409,7 +409,7 @@ def image_masks(rng, axes, of_query, of_key):
         yield {"attention_mask": mask}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "arguments",
     [{}, {"use_gate": True, "value_dim": HV, "output_shape": (2, 3), "use_bias": False}],

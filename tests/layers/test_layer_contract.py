@@ -21,6 +21,7 @@ from helpers_layers import (
     ResidualDense,
     SequenceEmbeddingWithSlots,
     assert_equal,
+    check_config,
     check_layer,
     compiled,
     flat_arrays,
@@ -364,6 +365,11 @@ CASES = [
         norm=RMS_NORM,
     ),
 ]
+
+
+@pytest.mark.parametrize("make_layer", [pytest.param(case.values[0], id=case.id) for case in CASES])
+def test_a_configuration_makes_the_layer_again(make_layer):
+    check_config(make_layer)
 
 
 @pytest.mark.sampled(1)

@@ -17,6 +17,10 @@ D = 12
         (layers.FeedForward(7), [(2, 5, D)], (2, 5, D)),
         (layers.MultiHeadAttention(2, 3), [(2, 5, D), (2, 11, 13)], (2, 5, D)),
         (layers.MultiHeadAttention(2, 3, output_shape=(3, 7)), [(2, 5, D), (2, 11, 13)], (2, 5, 3, 7)),
+        (layers.ClassificationHead(3), [(2, 5, D)], (2, 3)),
+        (layers.ImageClassificationHead(3), [(2, 5, D)], (2, 3)),
+        (layers.TokenClassificationHead(3), [(2, 5, D)], (2, 5, 3)),
+        (layers.MaskedLanguageModelHead(layers.TokenEmbedding(17, D)), [(2, 5, D)], (2, 5, 17)),
         (layers.TokenEmbedding(17, D), [(2, 5)], (2, 5, D)),
         (layers.SequenceEmbedding(layers.TokenEmbedding(17, D)), [(2, 5)], (2, 5, D)),
         (
