@@ -77,8 +77,9 @@ def join_tokens(own, in_files, named, extra, numbers, most):
         if _without_id(tokens.get(token["content"])) != _without_id(token)
     ]
     known = tokens.keys() | {token["content"] for token in added}
-    # If a token is named twice, the last one's options hold.
-    added += [_special(token) for token in named + extra if text_of(token) not in known]
+    # If a token is named twice in different ways, the options of the later one hold.
+    different = [token for i, token in enumerate(named + extra) if token not in (named + extra)[:i]]
+    added += [_special(token) for token in different if text_of(token) not in known]
     ids = {token["content"]: token["id"] for token in own}
     used = set(numbers.values()) | set(ids.values())
     for token in added:

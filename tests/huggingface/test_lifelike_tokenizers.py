@@ -11,6 +11,7 @@ from helpers_checkpoint_tasks import MAX_LENGTH, answers_there, sizes_of_bart, w
 from helpers_checkpoints import randomized
 from helpers_lifelike_tokenizers import (
     FAIRSEQ,
+    Draw,
     byte_level,
     differences,
     draw,
@@ -50,6 +51,38 @@ def test_a_sample_of_life_like_folders_has_the_ids_and_texts_of_transformers():
 @pytest.mark.parametrize("first", range(SAMPLE, HUNDREDS, PART))
 def test_hundreds_of_life_like_folders_have_the_ids_and_texts_of_transformers(first):
     check(range(first, first + PART))
+
+
+@pytest.mark.parametrize(
+    ("bos", "eos", "unk"),
+    [
+        ("rstrip", None, None),
+        (None, "rstrip", None),
+        (None, "rstrip", "text"),
+        (None, "rstrip", "plain"),
+        (None, "plain", "rstrip"),
+        ("lstrip", "text", "rstrip"),
+        ("rstrip", "plain", None),
+    ],
+)
+def test_a_token_of_several_roles_has_the_options_that_it_has_in_transformers(bos, eos, unk):
+    text = "<|endoftext|>"
+    roles = {}
+    for role, way in {"bos_token": bos, "eos_token": eos, "unk_token": unk}.items():
+        if way is not None:
+            strips = {name: way == name for name in ("lstrip", "rstrip")}
+            roles[role] = (
+                text
+                if way == "text"
+                else {"content": text, "single_word": False, "normalized": True, **strips}
+            )
+    drawn = next(
+        one for one in map(draw, range(HUNDREDS)) if one.kind == "gpt2" and "vocab.json" in one.files
+    )
+    files = {name: drawn.files[name] for name in ("vocab.json", "merges.txt")}
+    files |= {"special_tokens_map.json": roles, "config.json": {"model_type": "gpt2", "vocab_size": 5000}}
+    one = Draw("gpt2", files, [f"A man {text}  runs", f"{text} runs", f"runs{text}"])
+    assert differences(one) == ([], {})
 
 
 def folder_of(tmp_path, model_type, files, **fields):
