@@ -1,21 +1,20 @@
 """Scaled dot-product attention: the formula.
 
 `dot_product_attention` follows the paper, and the functions below it are its steps. A layer calls `attend` in
-attention_paths.py, which takes one of four paths to the same results. On TensorFlow:
+attention_paths.py, which takes one of four paths to the same results:
 
 - A call that asks for the attention scores takes `dot_product_attention`, here.
 - A long sequence, or a sliding window that hides most pairs, takes `memory_efficient_attention` in
   blockwise_attention.py: these steps, for one block of queries after the other.
-- All other calls take `attention_without_scores` in tensorflow_attention.py: these steps, with a gradient of the softmax and
-  of the first product that reads the pairs fewer times, and without matrix products in a decoding step of a small model.
-
-JAX and PyTorch take the backend's fused kernel where its answer is the same, and `dot_product_attention` in place of the last.
+- On TensorFlow, all other calls take `attention_without_scores` in tensorflow_attention.py: these steps, with a faster
+  gradient, and without matrix products in a decoding step of a small model.
+- On JAX and PyTorch, all other calls take `dot_product_attention`. The backend's fused kernel comes before all of these
+  where its answer is the same.
 """
 
-import keras
 from keras import ops
 
-from keras_attn.ops.nan_guards import bias_of_all_pairs, guard, keep
+from keras_attn.ops.nan_guards import dense_bias, keep, zero_fully_masked
 from keras_attn.ops.precision import at_least_float32
 from keras_attn.ops.softmax import row_softmax
 
@@ -67,12 +66,16 @@ def dot_product_attention(
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.1.
     """
     dtype = query.dtype
-    query, key, value, mask, sees_keys = guard(query, key, value, mask)
-    logits = soft_capped(products(scaled(query, scale), key), soft_cap)
-    logits = masked(biased(logits, bias_of_all_pairs(bias, sees_keys)), mask)
+    # From here on, queries that see no key and keys that no query sees are 0, and the mask is a tensor of booleans.
+    query, key, value, mask, sees_keys = zero_fully_masked(query, key, value, mask)
+    logits = products(scaled(query, scale), key)
+    logits = soft_capped(logits, soft_cap)
+    logits = biased(logits, dense_bias(bias, sees_keys))
+    logits = masked(logits, mask)
     scores = softmax(logits, sink_logits)
-    output = weighted_sum(ops.cast(dropped(scores, dropout), dtype), value)
-    # A query that sees no key has equal scores here. `keep` makes its output 0, and the gradient too.
+    weights = ops.cast(dropped(scores, dropout), dtype)
+    output = weighted_sum(weights, value)
+    # A query that sees no key has equal scores here. Its row becomes 0, and its gradient too.
     return keep(output, sees_keys), keep(ops.cast(scores, dtype), sees_keys)
 
 
@@ -118,20 +121,12 @@ def masked(logits, mask):
     num_missing_axes = len(logits.shape) - len(mask.shape)
     if num_missing_axes > 0:
         mask = mask[(None,) * num_missing_axes]
-    return logits + _as_bias(mask, logits.dtype)
+    return logits + mask_as_bias(mask, logits.dtype)
 
 
-def is_finite_where_masked(x):
-    """Whether the dtype of `x` has a number for what is added to masked logits."""
-    return keras.backend.standardize_dtype(x.dtype) != "float16"
-
-
-def with_masked_keys(query, key, mask):
-    """(..., N, T, H + 1) and (..., K, S, H + 1), whose products are the masked ones; the mask (..., 1, 1, S) is one of keys."""
-    column = ops.swapaxes(_as_bias(mask, key.dtype), -1, -2)
-    column = ops.broadcast_to(column, (*ops.shape(key)[:-1], 1))
-    query = ops.concatenate([query, ops.ones_like(query[..., :1])], axis=-1)
-    return query, ops.concatenate([key, column], axis=-1)
+def mask_as_bias(mask, dtype):
+    """What a mask adds to the logits: 0 where it is True, `MASKED` where it is False."""
+    return ops.where(mask, ops.zeros((), dtype), ops.convert_to_tensor(MASKED, dtype))
 
 
 def softmax(logits, sink_logits=None):
@@ -155,6 +150,9 @@ def weighted_sum(scores, value):
     return _unfold_heads(ops.matmul(_fold_heads(scores, value), value), scores)
 
 
+# The gradients of the other paths need two more products.
+
+
 def transposed_sum(scores, x, key):
     """(..., N, T, S) and (..., N, T, X) in, (..., K, S, X) out: the sum over the queries of the heads that share a key."""
     return ops.matmul(ops.swapaxes(_fold_heads(scores, key), -1, -2), _fold_heads(x, key))
@@ -163,11 +161,6 @@ def transposed_sum(scores, x, key):
 def row_products(x, y):
     """The dot product of each row of (..., X) with the same row of another tensor: (..., 1), in at least float32."""
     return ops.sum(at_least_float32(x) * at_least_float32(y), axis=-1, keepdims=True)
-
-
-def _as_bias(mask, dtype):
-    """What a mask adds to the logits."""
-    return ops.where(mask, ops.zeros((), dtype), ops.convert_to_tensor(MASKED, dtype))
 
 
 def _fold_heads(x, key):

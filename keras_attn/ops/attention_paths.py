@@ -58,9 +58,8 @@ def attend(
             "Leave `memory_efficient` at None: calls that ask for scores then do without it."
         )
     mask = as_mask_rule(mask, query, key)
-    options["mask"] = mask
     if flash_attention or (flash_attention is None and has_fused_kernel()):
-        obstacle = fused_attention_obstacle(query, key, value, sink_logits=sink_logits, **options)
+        obstacle = fused_attention_obstacle(query, key, value, mask, sink_logits=sink_logits, **options)
         if return_attention_scores:
             obstacle = "`return_attention_scores`"
         if obstacle is None:
@@ -70,7 +69,7 @@ def attend(
                 f"`flash_attention=True` cannot be used with {obstacle}: no fused kernel gives the same output. "
                 "Leave it at None."
             )
-    options["scale"] = scale
+    options |= {"mask": mask, "scale": scale}
     if return_attention_scores:
         return dot_product_attention(query, key, value, sink_logits=sink_logits, **options)
     if memory_efficient or (memory_efficient is None and prefers_memory_efficient(query, key, mask)):
@@ -125,8 +124,9 @@ def fused_attention_obstacle(
     seen by a query.
     """
     other_rules = mask or MaskRule()
-    is_whole_sequence = other_rules.offset == 0 and None is not query.shape[-2] == key.shape[-2]
-    if other_rules.causal and is_whole_sequence and other_rules.prefix_mask is None:
+    num_queries = query.shape[-2]
+    is_whole_sequence = other_rules.offset == 0 and num_queries is not None and num_queries == key.shape[-2]
+    if is_whole_sequence and other_rules.prefix_mask is None:
         other_rules = dataclasses.replace(other_rules, causal=False)
     obstacles = {
         "the TensorFlow backend": keras.backend.backend() == "tensorflow",

@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_attn.ops.attention import (
     biased,
-    is_finite_where_masked,
+    mask_as_bias,
     masked,
     products,
     products_in_dtype,
@@ -22,7 +22,6 @@ from keras_attn.ops.attention import (
     softmax,
     transposed_sum,
     weighted_sum,
-    with_masked_keys,
 )
 from keras_attn.ops.biases import DenseBias, PairBias
 from keras_attn.ops.graph_purpose import custom_gradient, is_compiled_graph, is_tensorflow_on_cpu
@@ -441,8 +440,8 @@ class _Block:
         if hides_later_keys:
             rule = dataclasses.replace(self.blocks.mask, causal=False, query_mask=None)
             mask = self._after(rule.block(self.queries, self.keys[0]))
-        if mask is not None and mask.shape[-2] == 1 and is_finite_where_masked(self.key):
-            logits = self.blocks.products(*with_masked_keys(self.query, self.key, mask))
+        if mask is not None and mask.shape[-2] == 1 and _can_mask_by_product(self.key):
+            logits = self.blocks.products(*_with_mask_channel(self.query, self.key, mask))
         else:
             logits = masked(self.blocks.products(self.query, self.key), mask)
         if hides_later_keys:
@@ -552,6 +551,27 @@ class _KeyGradient:
             rest = ops.zeros_like(self._sinks[..., num_sinks:, :])
             gradient = self._sinks + ops.concatenate([gradient, rest], axis=-2)
         self._sinks = gradient
+
+
+def _can_mask_by_product(key):
+    """Whether `_with_mask_channel` works in the dtype of the keys: `MASKED` is infinite in float16, and 0 * Inf is NaN."""
+    return keras.backend.standardize_dtype(key.dtype) != "float16"
+
+
+def _with_mask_channel(query, key, mask):
+    """Queries and keys with one more channel, so that their product is the masked logits: no pass over all pairs masks them.
+
+    Args:
+        query, key: Floats (..., N, T, H) and (..., K, S, H).
+        mask: Booleans (..., 1, 1, S), the same for all queries.
+
+    Returns:
+        Floats (..., N, T, H + 1), with ones, and (..., K, S, H + 1), with 0 or `MASKED`.
+    """
+    column = ops.swapaxes(mask_as_bias(mask, key.dtype), -1, -2)
+    column = ops.broadcast_to(column, (*ops.shape(key)[:-1], 1))
+    query = ops.concatenate([query, ops.ones_like(query[..., :1])], axis=-1)
+    return query, ops.concatenate([key, column], axis=-1)
 
 
 def _are_known(*sizes):

@@ -1,7 +1,7 @@
 """Zeros for queries and keys that a mask rules out entirely, so that a NaN in padding does not spread.
 
-A masked logit gives the weight 0, but 0 * NaN is NaN, in values and in gradients. So a key that no query sees, and a
-query that sees no key, become 0 before anything is multiplied.
+A masked key has the weight 0, but 0 * NaN is NaN, in values and in gradients. So a key that no query sees, and a query that
+sees no key, become 0 before anything is multiplied.
 """
 
 import dataclasses
@@ -19,17 +19,16 @@ def keep(x, condition):
     return ops.where(condition, x, ops.zeros((), dtype=x.dtype))
 
 
-def guard(query, key, value, mask):
-    """Sets queries that see no key, and keys and values that no query sees, to 0.
+def zero_fully_masked(query, key, value, mask):
+    """Sets queries that see no key, and keys and values that no query sees, to 0. Here a `MaskRule` becomes a tensor.
 
     Args:
         query, key, value: As in `dot_product_attention`.
         mask: `MaskRule`, or boolean tensor that broadcasts to (..., N, T, S), or None.
 
     Returns:
-        The guarded query, key and value; the mask as a boolean tensor; `sees_keys`, booleans (..., T, 1), True at queries
-        that see a key. The last two are None if nothing is masked; `sees_keys` is also None if every query
-        sees a key.
+        The query, key and value with zeros; the mask as booleans that broadcast to (..., N, T, S), or None if nothing is
+        masked; and `sees_keys`, booleans (..., T, 1), True at queries that see a key, or None if all are known to see one.
     """
     rule = as_mask_rule(mask, query, key)
     mask = rule.block()
@@ -39,7 +38,7 @@ def guard(query, key, value, mask):
     num_keys = key.shape[-2]
     all_see_keys = rule.every_query_sees_itself(num_queries, num_keys)
     sees_keys = None if all_see_keys else ops.any(mask, axis=-1, keepdims=True)
-    # A query without keys spreads in the gradient alone: its own output is set to 0 in any case.
+    # A NaN in a query without keys reaches other tokens through the gradient alone: the caller sets the query's output to 0.
     if not (rule.queries_are_finite or is_inference_scope()):
         query = keep(query, sees_keys)
     all_are_seen = all_see_keys and num_queries == num_keys
@@ -48,7 +47,8 @@ def guard(query, key, value, mask):
         key = keep(key, is_seen)
         value = keep(value, is_seen)
     if rule.query_mask is not None and is_compiled_scope():
-        # XLA computes exponentials one by one if two masks of vectors meet in them. The outputs are 0 in any case.
+        # XLA does not vectorise exponentials of logits under a mask of queries and one of keys. The mask of queries can go:
+        # the caller sets their outputs to 0.
         mask = dataclasses.replace(rule, query_mask=None).block()
     return query, key, value, mask, sees_keys
 
@@ -65,8 +65,11 @@ def seen_keys(mask, query, key):
     return ops.expand_dims(is_seen, -1)
 
 
-def bias_of_all_pairs(bias, sees_keys):
-    """A `PairBias` as a tensor that broadcasts to (..., N, T, S). A tensor or None is not changed."""
+def dense_bias(bias, sees_keys):
+    """A `PairBias` as a tensor that broadcasts to (..., N, T, S), with no NaN of queries that see no key.
+
+    A tensor or None is not changed.
+    """
     if bias is None or ops.is_tensor(bias):
         return bias
     return bias.block(guarded_parameters(bias, bias.parameters, sees_keys), slice(None), slice(None))

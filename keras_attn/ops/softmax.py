@@ -17,7 +17,7 @@ from keras_attn.ops.precision import is_at_least_float32
 def row_softmax(logits):
     """exp(logits) / sum(exp(logits)) over the last axis of (..., T, S)."""
     if logits.shape[-1] == 1:
-        # Keras warns about a softmax over a single key, but a sequence of one token is an ordinary input.
+        # 1, or NaN for a NaN. Keras' softmax warns about a single key, but a sequence of one token is an ordinary input.
         return ops.exp(logits - logits)
     if logits.shape[-2] == 1 and is_at_least_float32(logits):
         # A decoding step has one query. Starting TensorFlow's softmax kernel takes longer than all of these ops.

@@ -12,7 +12,7 @@ from keras_attn.ops.attention import (
     softmax,
     weighted_sum,
 )
-from keras_attn.ops.nan_guards import bias_of_all_pairs, guard, keep
+from keras_attn.ops.nan_guards import dense_bias, keep, zero_fully_masked
 
 
 def talking_heads_attention(
@@ -49,12 +49,15 @@ def talking_heads_attention(
     Reference: [Shazeer et al., 2020](https://arxiv.org/abs/2003.02436), section 4.
     """
     dtype = query.dtype
-    query, key, value, mask, sees_keys = guard(query, key, value, mask)
-    logits = _mix_heads(soft_capped(products(scaled(query, scale), key), soft_cap), logits_kernel)
-    logits = masked(biased(logits, bias_of_all_pairs(bias, sees_keys)), mask)
+    query, key, value, mask, sees_keys = zero_fully_masked(query, key, value, mask)
+    logits = products(scaled(query, scale), key)
+    logits = _mix_heads(soft_capped(logits, soft_cap), logits_kernel)
+    logits = biased(logits, dense_bias(bias, sees_keys))
+    logits = masked(logits, mask)
     scores = _mix_heads(softmax(logits, sink_logits), scores_kernel)
     scores = keep(ops.cast(scores, dtype), sees_keys)
-    return keep(weighted_sum(dropped(scores, dropout), value), sees_keys), scores
+    output = weighted_sum(dropped(scores, dropout), value)
+    return keep(output, sees_keys), scores
 
 
 def _mix_heads(x, kernel):

@@ -25,7 +25,7 @@ from keras_attn.ops.attention import (
     weighted_sum,
 )
 from keras_attn.ops.graph_purpose import custom_gradient, runs_op_by_op
-from keras_attn.ops.nan_guards import bias_of_all_pairs, guard, keep
+from keras_attn.ops.nan_guards import dense_bias, keep, zero_fully_masked
 from keras_attn.ops.precision import at_least_float32
 
 # Below this many numbers, TensorFlow's matrix product for CPUs (oneDNN) takes longer to start than to compute.
@@ -43,39 +43,43 @@ def attention_without_scores(
     Returns:
         The output (..., N, T, Hv), in the dtype of `query`.
     """
-    dtype = query.dtype
-    query, key, value, mask, sees_keys = guard(query, key, value, mask)
+    query, key, value, mask, sees_keys = zero_fully_masked(query, key, value, mask)
     query = scaled(query, scale)
-    bias = bias_of_all_pairs(bias, sees_keys)
+    bias = dense_bias(bias, sees_keys)
 
-    def logits_of(products):
-        return masked(biased(soft_capped(products, soft_cap), bias), mask)
+    def to_logits(products):
+        logits = soft_capped(products, soft_cap)
+        return masked(biased(logits, bias), mask)
+
+    if _is_decoding_step(query, key, value):
+        output = _decoding_step(query, key, value, to_logits, dropout)
+    else:
+        output = _softmax_weighted_sum(to_logits(_products(query, key)), value, dropout)
+    return keep(output, sees_keys)
+
+
+def _decoding_step(query, key, value, to_logits, dropout):
+    """The output (..., K, 1, Hv) of one query (..., K, 1, H) for each key head; `to_logits` is a function of their products."""
 
     def by_matrix_products():
-        return _softmax_weighted_sum(logits_of(_products(query, key)), value, dropout)
-
-    def by_single_query_products():
-        return _softmax_weighted_sum(logits_of(_products_of_single_queries(query, key)), value, dropout)
+        return _softmax_weighted_sum(to_logits(_products_of_single_queries(query, key)), value, dropout)
 
     def by_elementwise_products():
         products = ops.expand_dims(ops.sum(at_least_float32(query * key), axis=-1), -2)
-        scores = ops.cast(dropped(softmax(logits_of(products)), dropout), dtype)
-        return ops.sum(ops.swapaxes(scores, -1, -2) * value, axis=-2, keepdims=True)
+        scores = softmax(to_logits(products))
+        weights = ops.cast(dropped(scores, dropout), query.dtype)
+        return ops.sum(ops.swapaxes(weights, -1, -2) * value, axis=-2, keepdims=True)
 
-    if _is_decoding_step(query, key, value):
-        # At batch size 1, matrix products take half of the time of a step of a small model.
-        is_small = ops.size(key) <= _FEW_NUMBERS
-        output = ops.cond(is_small, by_elementwise_products, by_single_query_products)
-    else:
-        output = by_matrix_products()
-    return keep(output, sees_keys)
+    # At batch size 1, matrix products would take half of the time of a step of a small model.
+    is_small = ops.size(key) <= _FEW_NUMBERS
+    return ops.cond(is_small, by_elementwise_products, by_matrix_products)
 
 
 def _is_decoding_step(query, key, value):
     """Whether each key head has one query, in a float32 graph whose batch size is unknown before the run.
 
-    In lower precision TensorFlow's matrix product rounds intermediate sums. If the batch size then decided
-    between the two forms, the output of a row would depend on the size of its batch.
+    Not in lower precision: TensorFlow's matrix product rounds intermediate sums there, so the two forms differ, and the
+    output of a row would depend on the size of its batch.
     """
     one_query = query.shape[-2] == 1 and query.shape[:-2] == key.shape[:-2]
     are_float32 = all(keras.backend.standardize_dtype(x.dtype) == "float32" for x in (query, key, value))
