@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
+from keras_attn.layers.clean_padding import clean_padding, real_queries_and_keys
 from keras_attn.layers.dropout import score_dropout
 from keras_attn.layers.head_projections import HeadLayout
 from keras_attn.layers.lora_and_quantization import Adaptable, copy_initializer
@@ -11,7 +12,6 @@ from keras_attn.layers.masks import (
     CallMasks,
     combined_padding_mask,
     real_token_mask,
-    without_padding,
 )
 from keras_attn.ops import (
     additive_attention,
@@ -145,13 +145,13 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
         key = value if key is None else key
         _check_ranks(query.shape, value.shape, key.shape)
         masks = CallMasks(query, value, key, query_mask, value_mask, key_mask, attention_mask)
-        real_queries, real_keys = masks.real_tokens(query.shape, value.shape)
+        real_queries, real_keys = real_queries_and_keys(masks, query.shape, value.shape)
         if projected_key is None:
-            projected_key = self.key_dense(without_padding(key, real_keys))
+            projected_key = self.key_dense(clean_padding(key, real_keys))
         else:
             projected_key = self._checked_projection(projected_key, value)
         output, scores = additive_attention(
-            self.query_dense(without_padding(query, real_queries)),
+            self.query_dense(clean_padding(query, real_queries)),
             projected_key,
             value,
             ops.convert_to_tensor(self.logit_kernel),
@@ -174,7 +174,7 @@ class BahdanauAttention(Adaptable, keras.layers.Layer):
             key_mask: Boolean (B, S), as in those calls, which need it too. Nothing is read at masked keys.
         """
         key_mask = combined_padding_mask(key_mask, key, "key_mask")
-        return self.key_dense(without_padding(key, real_token_mask(key_mask)))
+        return self.key_dense(clean_padding(key, real_token_mask(key_mask)))
 
     def _checked_projection(self, projected_key, value):
         shape = (*value.shape[:-1], self.units)

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_attn.checks import check_positive, check_rank, check_rate
 from keras_attn.layers.activations import get_activation, serialize_activation
+from keras_attn.layers.clean_padding import on_clean_sequences
 from keras_attn.layers.feed_forward import FeedForward
 from keras_attn.layers.layer_slots import (
     Slotted,
@@ -16,7 +17,6 @@ from keras_attn.layers.layer_slots import (
     has_argument,
     is_attention,
 )
-from keras_attn.layers.masks import with_clean_padding
 from keras_attn.layers.multi_head_attention import MultiHeadAttention
 from keras_attn.layers.residual import RESIDUAL_ARGUMENTS, Residual, check_residual, default_norm
 
@@ -196,7 +196,7 @@ class Block(Slotted, keras.layers.Layer):
             recomputes: Boolean, whether activations are computed again in the gradient.
         """
         forward = functools.partial(self._forward, call)
-        forward = with_clean_padding(forward, [info.real_tokens for info in tokens])
+        forward = on_clean_sequences(forward, [info.real_tokens for info in tokens])
         if recomputes:
             return recompute_in_gradient(self, forward, call.training, *sequences)
         return forward(*sequences)

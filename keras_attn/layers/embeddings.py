@@ -3,10 +3,11 @@ from keras import ops
 
 from keras_attn.checks import check_positive, check_rate
 from keras_attn.compat.keras import stored_matrix
+from keras_attn.layers.clean_padding import clean_padding
 from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.layer_slots import Slotted, build_layer, check_layer, check_norm, position_arguments
 from keras_attn.layers.lora_and_quantization import QuantizableSubclass
-from keras_attn.layers.masks import combine_with_carried_mask, combined_padding_mask, without_padding
+from keras_attn.layers.masks import combine_with_carried_mask, combined_padding_mask
 from keras_attn.layers.projection import int8_matrix, product, step_matrix
 from keras_attn.ops import (
     Int8Matrix,
@@ -283,7 +284,7 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
 
     def _scaled(self, inputs):
         """The vectors (B, T, D) that are projected back onto the vocabulary."""
-        inputs = without_padding(inputs, implicit_mask(inputs))
+        inputs = clean_padding(inputs, implicit_mask(inputs))
         if self.output_scale is None:
             return inputs
         return inputs * ops.convert_to_tensor(self.output_scale, inputs.dtype)

@@ -3,8 +3,8 @@ from keras import ops
 
 from keras_attn.checks import check_positive
 from keras_attn.layers.activations import get_activation, serialize_activation
+from keras_attn.layers.clean_padding import clean_padding
 from keras_attn.layers.lora_and_quantization import Adaptable
-from keras_attn.layers.masks import without_padding
 from keras_attn.layers.projection import Dense
 from keras_attn.ops import implicit_mask
 
@@ -71,7 +71,7 @@ class FeedForward(Adaptable, keras.layers.Layer):
         )
 
     def call(self, inputs):
-        inputs = without_padding(inputs, implicit_mask(inputs))
+        inputs = clean_padding(inputs, implicit_mask(inputs))
         x = self.intermediate_dense(inputs)
         if self.gated:
             x = x * self.gate_dense(inputs)

@@ -1,12 +1,5 @@
-"""The masks of a call. `CallMasks` joins those of an attention layer; the path of a mask is described in ops/masks.py.
+"""The masks of a call. `CallMasks` joins those of an attention layer; the path of a mask is described in ops/masks.py."""
 
-Padding is also set to 0 before it is read. The gradient of a weight is a sum over all positions of an input times a
-gradient, and NaN * 0 is NaN, so it is not enough to hide padding from real tokens. A model does this once for all of its
-blocks, and a block for all of its layers: inside `clean_padding` it is not done again.
-"""
-
-import contextlib
-import contextvars
 import dataclasses
 from typing import Any
 
@@ -19,8 +12,6 @@ from keras_attn.ops import (
     combine_masks,
     implicit_mask,
     is_constant,
-    keep,
-    mask_fits,
     mask_poison,
     with_exact_sizes,
 )
@@ -32,10 +23,6 @@ ATTENTION_MASK_ARGUMENTS = (
     ("value", "value_mask", "key_mask", "attention_mask", "segment_ids"),
     ("key", "key_mask", "value_mask", "attention_mask", "segment_ids"),
 )
-
-# The sequences that are known to hold zeros at padding, inside `clean_padding`; None outside. This is not an argument,
-# because layers between a model and its attention may be a user's own. It saves time and does not change what real tokens get.
-_CLEAN_SEQUENCES = contextvars.ContextVar("clean_sequences", default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,72 +100,6 @@ def real_token_mask(padding_mask, segment_ids=None):
     return combine_masks(is_token, in_segment)
 
 
-@contextlib.contextmanager
-def clean_padding(*sequences):
-    """Layers that are called inside get sequences without padding.
-
-    Args:
-        *sequences: Pairs of a sequence and its mask, as in `without_padding`.
-
-    Yields:
-        List of the sequences without padding.
-    """
-    clean_sequences = []
-    newly_cleaned = []
-    for sequence, is_token in sequences:
-        clean_sequence = without_padding(sequence, is_token)
-        clean_sequences.append(clean_sequence)
-        if is_token is not None and not is_padding_clean():
-            newly_cleaned.append(clean_sequence)
-    token = _CLEAN_SEQUENCES.set(newly_cleaned)
-    try:
-        yield clean_sequences
-    finally:
-        _CLEAN_SEQUENCES.reset(token)
-
-
-def with_clean_padding(function, masks):
-    """A function of sequences that runs inside `clean_padding`.
-
-    Whether there is anything to clean is decided here, not when the function runs: recomputation runs it a second time,
-    outside of the model's `clean_padding`.
-
-    Args:
-        function: Function of sequences.
-        masks: List with the mask of each sequence, as in `without_padding`.
-    """
-    if is_padding_clean():
-        masks = [None] * len(masks)
-
-    def run(*sequences):
-        with clean_padding(*zip(sequences, masks)) as clean_sequences:
-            return function(*clean_sequences)
-
-    return run
-
-
-def is_padding_clean():
-    """Whether the code runs inside `clean_padding`."""
-    return _CLEAN_SEQUENCES.get() is not None
-
-
-def is_known_clean(x):
-    """Whether `x` is one of the sequences that the `clean_padding` around this code has set to 0 at padding."""
-    return any(x is sequence for sequence in _CLEAN_SEQUENCES.get() or ())
-
-
-def without_padding(x, is_token):
-    """A sequence with zeros at its padding, in value and in gradient.
-
-    Args:
-        x: Floats (B, <axes>, D).
-        is_token: Booleans (B, <axes>), True at real tokens, or None for no padding.
-    """
-    if is_token is None or is_padding_clean():
-        return x
-    return keep(x, ops.expand_dims(is_token, -1))
-
-
 def check_attention_mask_rank(mask, sequence, name, padding_name, axes="(B, T, T)"):
     """Refuses an attention mask without a batch axis in a block.
 
@@ -221,7 +142,7 @@ class CallMasks:
         value_mask, key_mask: Boolean, or 0 and 1, (B, <axes>).
         attention_mask: Boolean, or 0 and 1; ends in the attended axes of queries, then of keys.
         prefix_mask: Boolean, or 0 and 1, (B, S).
-        segments: Pair of `segment_ids` and `key_segment_ids`, integers (B, T) and (B, S). The latter default to the former.
+        segment_ids, key_segment_ids: Integers (B, T) and (B, S). The latter default to the former.
 
     Attributes:
         query_mask: Boolean (B, <axes>), or None: the argument and the mask that Keras carries on `query`.
@@ -243,9 +164,9 @@ class CallMasks:
         key_mask=None,
         attention_mask=None,
         prefix_mask=None,
-        segments=(None, None),
+        segment_ids=None,
+        key_segment_ids=None,
     ):
-        segment_ids, key_segment_ids = segments
         if segment_ids is None and key_segment_ids is not None:
             raise ValueError(
                 "`key_segment_ids` says which `segment_ids` see a key, so those must be given too."
@@ -283,7 +204,7 @@ class CallMasks:
         Raises:
             ValueError: if a mask does not fit, naming it and both shapes.
         """
-        keys_shape = (*scores_shape[:-3], scores_shape[-1])
+        keys_shape = (*scores_shape[:-3], scores_shape[-1])  # (B, <lead>, S)
         return MaskRule(
             query_mask=_query_vector(self.query_mask, "query_mask", layout, query),
             key_mask=_key_vector(self.key_mask, "value_mask", layout, keys_shape, num_keys),
@@ -295,77 +216,6 @@ class CallMasks:
             pairs=self._pairs(layout, scores_shape),
             **fields,
         )
-
-    def clean_inputs(self, query, value, key, *, in_order, aligned):
-        """The inputs with padding set to 0 before any projection, and whether everything that takes no part is 0.
-
-        That is so if the padding masks alone say which queries and keys take part.
-
-        Args:
-            query, value, key: Floats (B, <axes>, D).
-            in_order: Boolean, whether a rule of positions hides keys from queries.
-            aligned: Boolean, whether such a rule lets every query see the key at its own index.
-        """
-        queries = None
-        keys = None
-        if len(query.shape) == 3:
-            queries, keys = self.participants(query.shape, value.shape, in_order=in_order, aligned=aligned)
-        are_known = queries is not None and keys is not None
-        if not are_known:
-            if is_padding_clean():
-                return query, value, key, False
-            queries, keys = self.real_tokens(query.shape, value.shape)
-        clean = {}  # one tensor stays one tensor, so that it is cleaned once
-        for x, mask in ((query, queries), (key, keys), (value, keys)):
-            entry = (id(x), id(mask))
-            if mask is None or is_known_clean(x):
-                clean[entry] = x
-            elif entry not in clean:
-                clean[entry] = keep(x, ops.expand_dims(mask, -1))
-        query = clean[id(query), id(queries)]
-        return query, clean[id(value), id(keys)], clean[id(key), id(keys)], are_known
-
-    def participants(self, query_shape, value_shape, *, in_order, aligned):
-        """Queries that may attend to some key, and keys seen by some query, by the padding masks alone.
-
-        Args:
-            query_shape, value_shape: The shapes (B, T, D) and (B, S, D).
-            in_order, aligned: As in `clean_inputs`.
-
-        Returns:
-            Boolean (B, T) and (B, S), or with an axis of size 1. Each is None if it would take the mask of
-            all pairs, if nothing is masked, or if a mask does not fit, for which `as_rule` raises.
-        """
-        if self.attention_mask is not None or self.segment_ids is not None:
-            return None, None
-        for mask, shape in ((self.query_mask, query_shape), (self.key_mask, value_shape)):
-            if mask is not None and tuple(mask.shape) != tuple(shape[:-1]):
-                return None, None
-        if aligned and self.query_mask is self.key_mask:
-            return self.query_mask, self.key_mask
-        if in_order:
-            return None, None
-        some_query = _any_of_row(self.query_mask)
-        some_key = _any_of_row(self.key_mask)
-        return combine_masks(self.query_mask, some_key), combine_masks(self.key_mask, some_query)
-
-    def real_tokens(self, query_shape, value_shape):
-        """Queries and keys that are not padding, whatever hides one from the other.
-
-        Args:
-            query_shape, value_shape: The shapes (B, <axes>, D).
-
-        Returns:
-            Boolean (B, <axes>) of queries, and of keys. Each is None if there is no padding, or if a mask does not fit, for
-            which `as_rule` raises.
-        """
-        queries = real_token_mask(
-            _fitting(self.query_mask, query_shape), _fitting(self.segment_ids, query_shape)
-        )
-        keys = real_token_mask(
-            _fitting(self.key_mask, value_shape), _fitting(self.key_segment_ids, value_shape)
-        )
-        return queries, keys
 
     def _pairs(self, layout, scores_shape):
         if self.attention_mask is None:
@@ -419,15 +269,3 @@ def _key_vector(mask, name, layout, keys_shape, num_keys):
     mask = layout.padding(mask)
     check_mask_shape(mask, keys_shape, name, exact_axes=1)
     return with_exact_sizes(mask, [num_keys], name)
-
-
-def _any_of_row(mask):
-    """(B, T) -> (B, 1), True where a row has some True. None stays None."""
-    return None if mask is None else ops.any(mask, axis=-1, keepdims=True)
-
-
-def _fitting(mask, shape):
-    """The mask if it fits a sequence of this shape, else None."""
-    if mask is not None and mask_fits(mask, shape[:-1], exact_axes=1):
-        return mask
-    return None

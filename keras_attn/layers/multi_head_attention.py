@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_attn.checks import check_positive, check_rate, choose
 from keras_attn.layers.call_positions import CallPositions
+from keras_attn.layers.clean_padding import clean_attention_inputs
 from keras_attn.layers.dropout import score_dropout
 from keras_attn.layers.head_projections import HeadLayout, HeadProjections
 from keras_attn.layers.key_value_caching import DYNAMIC_NTK_ADVICE, AttendedKeys, KeyValueCaching
@@ -294,9 +295,17 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
         prefix_mask=None,
     ):
         key = value if key is None else key
-        segments = (segment_ids, key_segment_ids)
         masks = CallMasks(
-            query, value, key, query_mask, value_mask, key_mask, attention_mask, prefix_mask, segments
+            query,
+            value,
+            key,
+            query_mask=query_mask,
+            value_mask=value_mask,
+            key_mask=key_mask,
+            attention_mask=attention_mask,
+            prefix_mask=prefix_mask,
+            segment_ids=segment_ids,
+            key_segment_ids=key_segment_ids,
         )
         positions = self._call_positions(positions, key_positions, cache, cache_update_index, use_causal_mask)
         self._check_call(masks, positions, cache)
@@ -343,14 +352,15 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
         return {"scale": 1.0, "soft_cap": self.logit_soft_cap, "sink_logits": sink_logits}
 
     def _project(self, query, value, key, masks, positions):
-        """The queries without padding, their heads, and the `AttendedKeys` of a call without a cache."""
+        """The queries with zeros at padding, their heads, and the `AttendedKeys` of a call without a cache."""
         self._count_tokens(query, value, masks, positions)
-        query, value, key, are_finite = masks.clean_inputs(
+        query, value, key, are_finite = clean_attention_inputs(
+            masks,
             query,
             value,
             key,
-            in_order=bool(positions.is_causal or self.sliding_window),
-            aligned=positions.key_positions is None,
+            positions_hide_keys=bool(positions.is_causal or self.sliding_window),
+            own_key_is_seen=positions.key_positions is None,
         )
         query_heads, key_heads, value_heads = self._heads(query, key, value)
         query_heads = self._query_heads(query_heads, positions)

@@ -14,7 +14,7 @@ from keras_attn.layers.projection import Dense
 from keras_attn.ops import POOLINGS, as_boolean_mask, at_least_float32, keep, mask_poison, poisoned, pooled
 
 
-def real_tokens(sequence, padding_mask):
+def checked_padding_mask(sequence, padding_mask):
     """The padding mask (B, T) of a head's call, joined with the one that Keras carries: booleans, all True without a mask.
 
     Raises:
@@ -65,7 +65,7 @@ class Pooling(BaseLayer, keras.layers.Layer):
         self.mode = mode
 
     def call(self, inputs, padding_mask=None):
-        vectors = pooled(inputs, real_tokens(inputs, padding_mask), self.mode)
+        vectors = pooled(inputs, checked_padding_mask(inputs, padding_mask), self.mode)
         return poisoned(vectors, mask_poison(padding_mask))
 
     def compute_mask(self, inputs, previous_mask=None):
@@ -157,7 +157,7 @@ class _Pooled:
         self.pooling = pooling
 
     def _pooled(self, inputs, padding_mask):
-        return pooled(inputs, real_tokens(inputs, padding_mask), self.pooling)
+        return pooled(inputs, checked_padding_mask(inputs, padding_mask), self.pooling)
 
     def get_config(self):
         return {**super().get_config(), "pooling": self.pooling}
@@ -303,7 +303,7 @@ class ImageClassificationHead(_LabelHead):
             )
 
     def call(self, inputs, padding_mask=None, training=None):
-        mask = real_tokens(inputs, padding_mask)
+        mask = checked_padding_mask(inputs, padding_mask)
         first_tokens = {"first": 0, "mean": self.num_special_tokens}
         vectors = []
         for mode in _IMAGE_POOLINGS[self.pooling]:
@@ -420,7 +420,7 @@ class TokenClassificationHead(_LabelHead):
     """
 
     def call(self, inputs, padding_mask=None, training=None):
-        x = keep(inputs, ops.expand_dims(real_tokens(inputs, padding_mask), -1))
+        x = keep(inputs, ops.expand_dims(checked_padding_mask(inputs, padding_mask), -1))
         return self._logits(x, padding_mask, training)
 
     def compute_output_shape(self, input_shape):
@@ -494,7 +494,7 @@ class MaskedLanguageModelHead(_Head):
             self.output_bias = self.add_weight(name="output_bias", shape=shape, initializer="zeros")
 
     def call(self, inputs, padding_mask=None, training=None):
-        x = keep(inputs, ops.expand_dims(real_tokens(inputs, padding_mask), -1))
+        x = keep(inputs, ops.expand_dims(checked_padding_mask(inputs, padding_mask), -1))
         logits = at_least_float32(self.token_embedding(self._transformed(x, training), reverse=True))
         if self.use_bias:
             logits = logits + ops.cast(self.output_bias, logits.dtype)

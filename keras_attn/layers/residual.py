@@ -5,9 +5,9 @@ from keras import ops
 
 from keras_attn.checks import check_rate
 from keras_attn.layers.base_layer import BaseLayer, dense_spec
+from keras_attn.layers.clean_padding import clean_padding
 from keras_attn.layers.dropout import Dropout
 from keras_attn.layers.layer_slots import check_norm, copied, description, with_layers
-from keras_attn.layers.masks import without_padding
 from keras_attn.layers.normalization import LayerNormalization
 from keras_attn.ops import implicit_mask
 
@@ -103,7 +103,7 @@ class Residual(BaseLayer, keras.layers.Layer):
         )
 
     def call(self, inputs, sublayer, training=None):
-        inputs = without_padding(inputs, implicit_mask(inputs))
+        inputs = clean_padding(inputs, implicit_mask(inputs))
         result = sublayer(self.before(inputs))
         if not isinstance(result, tuple):
             return self.after(inputs, result, training)

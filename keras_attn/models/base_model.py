@@ -1,12 +1,14 @@
 """The base classes of the Transformer models, which are made of parts: configured layers."""
 
-import collections
+import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
+from keras_attn.layers.clean_padding import clean_padding_scope
 from keras_attn.layers.embeddings import SequenceEmbedding
 from keras_attn.layers.layer_slots import (
     check_layer,
@@ -20,21 +22,26 @@ from keras_attn.layers.layer_slots import (
     with_layers,
 )
 from keras_attn.layers.lora_and_quantization import Adaptable
-from keras_attn.layers.masks import clean_padding, combined_padding_mask, real_token_mask
+from keras_attn.layers.masks import TokenInfo, combined_padding_mask
 from keras_attn.models.quantization import config_that_comes_back
 from keras_attn.ops import padding_mask, token_positions
 
 DEFAULT_MAX_SEQUENCE_LENGTH = 512
 
-Tokens = collections.namedtuple("Tokens", ["token_ids", "padding_mask", "positions", "segment_ids"])
-Tokens.__doc__ = """The tokens of one side of a call, and all that is known about them.
 
-token_ids: integers (B, T).
-padding_mask: booleans (B, T), True at real tokens.
-positions: integers (T,) or (B, T), or None for those that follow from the padding mask, see
-    `keras_attn.ops.token_positions`. Blocks then get no positions: their attention depends on distances, or counts tokens itself.
-segment_ids: integers (B, T), or None where each row is one sequence.
-"""
+@dataclasses.dataclass(frozen=True)
+class Tokens(TokenInfo):
+    """The tokens of one side of a call, and what is known about them.
+
+    Args:
+        padding_mask, segment_ids: As in `TokenInfo`.
+        positions: Integers (T,) or (B, T), or None for those that follow from the padding mask, see
+            `keras_attn.ops.token_positions`. Blocks then get no positions: their attention depends on distances, or counts
+            tokens itself.
+        token_ids: Integers (B, T), or None where only the mask is needed.
+    """
+
+    token_ids: Any = None
 
 
 class Transformer(Adaptable, keras.Model):
@@ -79,14 +86,19 @@ class Transformer(Adaptable, keras.Model):
 
     def _tokens(self, token_ids, padding_mask=None, positions=None, segment_ids=None):
         """`Tokens`: without a mask the pads are found by their id; positions start again with every segment."""
-        padding_mask = real_tokens(token_ids, padding_mask, self.pad_token_id)
+        padding_mask = padding_mask_of_ids(token_ids, padding_mask, self.pad_token_id)
         if positions is None and segment_ids is not None:
             positions = token_positions(padding_mask, ops.cast(segment_ids, "int32"))
-        return Tokens(token_ids, padding_mask, positions, segment_ids)
+        return Tokens(padding_mask, positions, segment_ids, token_ids)
 
     def _side_tokens(self, inputs, side=""):
         """`Tokens` of one side of a dict of inputs, whose names begin with `side`."""
-        return self._tokens(*(inputs.get(f"{side}{name}") for name in Tokens._fields))
+        return self._tokens(
+            inputs[f"{side}token_ids"],
+            padding_mask=inputs.get(f"{side}padding_mask"),
+            positions=inputs.get(f"{side}positions"),
+            segment_ids=inputs.get(f"{side}segment_ids"),
+        )
 
     def _embed(self, embedding, tokens, training, **arguments):
         """The vectors (B, T, D) that the first block reads."""
@@ -99,9 +111,9 @@ class Transformer(Adaptable, keras.Model):
         tokens = self._tokens(inputs[f"{side}token_ids"], inputs.get(f"{side}padding_mask"))
         return ops.cast(tokens.padding_mask, "bool")
 
-    def _run_encoder_blocks(self, x, blocks, norm, tokens, training):
-        """A sequence (B, T, D) after encoder blocks and their norm."""
-        with clean_padding((x, real_token_mask(tokens.padding_mask, tokens.segment_ids))) as (x,):
+    def _run_encoder_blocks(self, vectors, blocks, norm, tokens, training):
+        """The vectors (B, T, D) of an embedding after encoder blocks and their norm."""
+        with clean_padding_scope((vectors, tokens.real_tokens)) as (x,):
             for block in blocks:
                 x = block(
                     x,
@@ -268,7 +280,7 @@ def as_dict(inputs):
     return inputs if isinstance(inputs, dict) else {"token_ids": inputs}
 
 
-def real_tokens(token_ids, given_padding_mask, pad_token_id):
+def padding_mask_of_ids(token_ids, given_padding_mask, pad_token_id):
     """The padding mask (B, T) of token ids: what is given, or the pads by their id, and the mask that Keras carries on the ids.
 
     Args:

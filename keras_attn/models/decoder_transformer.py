@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
-from keras_attn.layers.masks import clean_padding, real_token_mask
+from keras_attn.layers.clean_padding import clean_padding_scope
 from keras_attn.models.base_model import OneStackTransformer, as_dict, checked_inputs
 from keras_attn.models.generation import CausalGeneration
 from keras_attn.models.plain_transformer import Sizes
@@ -122,8 +122,8 @@ class DecoderTransformer(CausalGeneration, OneStackTransformer):
         """
         inputs = checked_inputs(as_dict(inputs), ("token_ids",), _OPTIONAL_INPUTS)
         tokens = self._side_tokens(inputs)
-        x = self._embed(self.embedding, tokens, training)
-        with clean_padding((x, real_token_mask(tokens.padding_mask, tokens.segment_ids))) as (x,):
+        vectors = self._embed(self.embedding, tokens, training)
+        with clean_padding_scope((vectors, tokens.real_tokens)) as (x,):
             for block in self.blocks:
                 x = block(
                     x,

@@ -6,10 +6,11 @@ from keras import ops
 
 from keras_attn.checks import check_positive, check_rank, check_rate, choose
 from keras_attn.layers import BahdanauAttention, TokenEmbedding
+from keras_attn.layers.clean_padding import clean_padding
 from keras_attn.layers.layer_slots import plain_policy
 from keras_attn.layers.lora_and_quantization import Adaptable
-from keras_attn.layers.masks import real_token_mask, without_padding
-from keras_attn.models.base_model import checked_inputs, real_tokens
+from keras_attn.layers.masks import real_token_mask
+from keras_attn.models.base_model import checked_inputs, padding_mask_of_ids
 from keras_attn.models.generation import Seq2SeqGeneration
 from keras_attn.models.quantization import config_that_comes_back
 from keras_attn.ops import empty_cache, write_cache
@@ -350,7 +351,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
         return ops.expand_dims(scores, 1)
 
     def _encoded(self, encoder_sequence, encoder_padding_mask):
-        encoder_sequence = without_padding(encoder_sequence, real_token_mask(encoder_padding_mask))
+        encoder_sequence = clean_padding(encoder_sequence, real_token_mask(encoder_padding_mask))
         weights = ops.expand_dims(ops.cast(encoder_padding_mask, encoder_sequence.dtype), -1)
         mean = ops.sum(encoder_sequence * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1)
         return Encoded(
@@ -368,7 +369,7 @@ class RNNSeq2Seq(Seq2SeqGeneration, Adaptable, keras.Model):
         return ops.cast(self.target_embedding(x, reverse=True), "float32")
 
     def _mask(self, token_ids, given):
-        return ops.cast(real_tokens(token_ids, given, self.pad_token_id), "bool")
+        return ops.cast(padding_mask_of_ids(token_ids, given, self.pad_token_id), "bool")
 
     def get_config(self):
         config = {

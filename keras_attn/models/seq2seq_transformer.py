@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_attn.checks import check_positive, choose
-from keras_attn.layers.masks import clean_padding, real_token_mask
+from keras_attn.layers.clean_padding import clean_padding_scope
 from keras_attn.models.base_model import (
     Transformer,
     checked_inputs,
@@ -319,12 +319,10 @@ class Seq2SeqTransformer(Seq2SeqGeneration, Transformer):
 
     def _run_decoder_blocks(self, target, encoder_sequence, source, training, return_attention_scores=False):
         """The vectors after the last block, and the scores."""
-        x = self._embed(self.target_embedding, target, training)
+        vectors = self._embed(self.target_embedding, target, training)
         scores = []
-        with clean_padding(
-            (x, real_token_mask(target.padding_mask, target.segment_ids)),
-            (encoder_sequence, real_token_mask(source.padding_mask, source.segment_ids)),
-        ) as (x, encoder_sequence):
+        sequences = [(vectors, target.real_tokens), (encoder_sequence, source.real_tokens)]
+        with clean_padding_scope(*sequences) as (x, encoder_sequence):
             for block in self.decoder_blocks:
                 x = block(
                     x,

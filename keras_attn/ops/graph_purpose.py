@@ -9,7 +9,7 @@ The context variables of keras_attn, all of them. Each holds while one piece of 
 through methods whose arguments Keras or a user has fixed. The first three decide which operations compute an answer:
 
 - `ops/graph_purpose.py`: what the traced graph is for, here.
-- `layers/masks.py`: the sequences whose padding is 0 already, so that the blocks of a model need not make it so again.
+- `layers/clean_padding.py`: the sequences whose padding is 0 already, so that the blocks of a model need not make it so again.
 - `layers/projection.py`: the matrices that a loop over steps made before it began, for layers inside of it.
 - `layers/layer_slots.py`: the layers that a config has described, or made, so that a shared layer stays one layer.
 - `huggingface/dry_run.py`: whether checkpoints are only tried, without their weights, and which of their fields change nothing.

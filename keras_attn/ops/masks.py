@@ -1,21 +1,24 @@
 """Masks: which query may attend to which key. True means that it may.
 
 The path of a mask, from a model's input to the addition to the logits, is in three files: layers/masks.py, this one, and
-attention.py.
+attention.py. Models and blocks only pass it on, as an argument.
 
 1. A model computes a padding mask (B, S) from token ids (`padding_mask`), or is given one, and passes it to its blocks,
    which pass it to their attention layers. Keras also carries padding masks on tensors (`implicit_mask`).
-2. The attention layer takes masks of any dtype as booleans (`as_boolean_mask`) and checks their shapes
-   (`check_mask_shape`, `with_exact_sizes`). First join, `CallMasks` in layers/masks.py: padding masks
-   given as arguments and those that Keras carries become one mask of queries and one of keys. A tensor that an op is given
-   in place of a rule is checked in the same way (`as_mask_rule`).
-3. The layer puts all of this into one value, a `MaskRule`: these two masks, the attention mask of pairs,
-   positions with their order and window, the prefix, segment ids, and which slots of a cache hold a key.
-   Nothing is joined here: each has a field of its own.
-4. Second join, `MaskRule.block`: the fields become one boolean mask of all pairs, or of the pairs of a block.
-5. `masked` in attention.py adds 0 to the logits where this mask is True, and -1e30 where it is False;
-   nan_guards.py sets queries that see no key, and keys that no query sees, to 0. Blockwise attention, fused
-   kernels and the other forms of attention take the same `MaskRule`.
+2. `CallMasks` in layers/masks.py holds the masks of one call of an attention layer. First join: padding masks given as
+   arguments and those that Keras carries become one mask of queries and one of keys. Masks of any dtype become booleans
+   (`as_boolean_mask`).
+3. `CallMasks.as_rule` checks the shapes (`check_mask_shape`, `with_exact_sizes`) and puts everything into one value, a
+   `MaskRule`: these two masks, the attention mask of pairs, positions with their order and window, the prefix, segment
+   ids, and which slots of a cache hold a key. Nothing is joined here: each has a field of its own.
+4. Second join, `MaskRule.block`, called where attention is computed: the fields become one boolean mask of all pairs, or of
+   the pairs of a block.
+5. `masked` in attention.py adds 0 to the logits where this mask is True, and -1e30 where it is False.
+
+All forms of attention take the same `MaskRule`. Ops also take a tensor in place of a rule (`as_mask_rule`).
+
+Beside this path, padding is set to 0, so that a NaN in it does not spread: by layers before their projections
+(layers/clean_padding.py), and by attention, for queries and keys that are masked entirely (nan_guards.py).
 
 B is the batch, T the query length, S the key length, N the number of heads.
 """
@@ -179,7 +182,7 @@ class MaskRule:
         return [slice(0, sinks), slice(start, stop)]
 
     def num_open_keys(self, queries, num_keys):
-        """How many of the first keys no query of a slice is kept from by its position. 0 if it is not known."""
+        """The number of first keys that come before all queries of a slice, so that the causal order hides none; 0 if unknown."""
         if not self.causal or self.sliding_window or not _are_integers(self.offset, queries.start, num_keys):
             return 0
         return _clip_index(self.offset + queries.start, 0, num_keys)
@@ -189,6 +192,7 @@ class MaskRule:
         others = (self.query_mask, self.key_mask, self.slot_mask, self.query_segment_ids, self.pairs)
         if any(x is not None for x in others) or not _are_integers(self.offset, num_queries, num_keys):
             return False
+        # What is left, order and window, never hides the key at a query's own position. Is there such a key for all?
         return 0 <= self.offset <= num_keys - num_queries
 
     def _order(self, queries, keys):
