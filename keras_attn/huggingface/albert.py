@@ -20,7 +20,7 @@ NAMES = {
     "group_{group}_block_{i}/feed_forward/output": f"{_LAYER}.ffn_output",
     "group_{group}_block_{i}/feed_forward_residual/norm": f"{_LAYER}.full_layer_layer_norm",
 }
-_HEADS = {
+_UNUSED_HEADS = {
     r"pooler\..*": "head: the pooler",
     r"predictions\..*": "head: masked language model",
     r"sop_classifier\..*": "head: order of sentences",
@@ -39,8 +39,8 @@ def albert(fields, checkpoint):
     """`Architecture` of an albert config."""
     # Layers share weights, so there may be more of them than tensors.
     encoder = PostNormEncoder.read(fields, activation="gelu_new", dropout=0.0, most_layers=1000)
-    num_groups = fields.count("num_hidden_groups", 1)
-    blocks_per_group = fields.count("inner_group_num", 1)
+    num_groups = fields.layer_count("num_hidden_groups", 1)
+    blocks_per_group = fields.layer_count("inner_group_num", 1)
     width = fields.size("embedding_size", 128)
     num_types = fields.size("type_vocab_size", 2)
     fields.expect(position_embedding_type="absolute", pruned_heads={})
@@ -58,7 +58,7 @@ def albert(fields, checkpoint):
         blocks = [block for group in layer_groups for block in groups[group]]
         return encoder.model(embedding, blocks)
 
-    unused = dict(_HEADS)
+    unused = dict(_UNUSED_HEADS)
     groups_without_layers = sorted(set(range(num_groups)) - set(layer_groups))
     if groups_without_layers:
         numbers = "|".join(map(str, groups_without_layers))

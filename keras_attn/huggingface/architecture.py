@@ -23,15 +23,17 @@ class Architecture:
 
     Args:
         make: Function without arguments that returns the model with fresh weights.
-        names: Table of names, see `keras_attn.models.checkpoint_names`.
+        names: Table of names, from our variables to their tensors, see `keras_attn.models.checkpoint_names`.
         prefix: String before the names of the body's tensors, in checkpoints with a head and in some without.
         same: Tuple of groups of names. The tensors of a group are one tensor, stored once or several times; the table
             has one of the names.
         unused: Dict from regular expressions, which match whole names without the prefix, to the reason why such
-            tensors are not needed. If one tensor that a pattern matches is used, all that it matches are needed.
-        renamed: Dict from regular expressions, found in names without the prefix, to their replacement in today's names.
+            tensors are not needed: those of heads that the model does not have. If the model uses one tensor that a pattern
+            matches, it needs them all.
+        renamed: Dict from regular expressions, found in names without the prefix, to their replacement, for older files.
         written_as_zeros: Dict from names to shapes of tensors that transformers' model has and ours does not.
-        heads: Dict from names of tasks, see `heads.py`, to functions that return a `Head`.
+        heads: Dict from the names of tasks, `TASKS` in model_types.py, to functions that return a `Head`: the heads that the
+            model may have.
     """
 
     make: Callable
@@ -48,8 +50,9 @@ class Architecture:
         """`unused`, and the tensors that no architecture needs."""
         return {**_CONSTANTS, **self.unused}
 
-    def own_name(self, name):
-        """A tensor's name in today's form: without the prefix and TensorFlow's names of norms, and renamed."""
+    def table_name(self, name):
+        """The name that the table has for a tensor of the files: without the prefix, with `.weight` and `.bias` for
+        TensorFlow's `.gamma` and `.beta`, and after the replacements of `renamed`."""
         name = name.removeprefix(self.prefix)
         name = re.sub(r"\.gamma$", ".weight", name)
         name = re.sub(r"\.beta$", ".bias", name)

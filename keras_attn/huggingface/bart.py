@@ -96,7 +96,7 @@ class _Transformer:
             raise ValueError(
                 f"`d_model` of an m2m_100 config must be even and at least 4. Received: d_model={self.width}."
             )
-        self.num_layers = {side: fields.count(f"{side}_layers") for side in _SUBLAYERS}
+        self.num_layers = {side: fields.layer_count(f"{side}_layers") for side in _SUBLAYERS}
         self.num_heads = {side: fields.size(f"{side}_attention_heads") for side in _SUBLAYERS}
         self.intermediate_dims = {side: fields.size(f"{side}_ffn_dim") for side in _SUBLAYERS}
         self.activation = fields.activation("activation_function", form.activation)
@@ -133,11 +133,11 @@ class _Transformer:
             fields.expect(decoder_vocab_size=self.vocabulary_size)
         else:
             self.target_vocabulary_size = fields.size("decoder_vocab_size", self.vocabulary_size)
-        self.has_source_table = bool(checkpoint.called(_SOURCE_TABLE))
+        self.has_source_table = bool(checkpoint.tensors_named(_SOURCE_TABLE))
         table = "shared.weight" if self.is_shared else _TARGET_TABLE
         self.output = checkpoint.output(fields, "lm_head.weight", table)
         has_bias = self.form.output_bias and self.output.gives_logits
-        self.has_output_bias = has_bias and bool(checkpoint.called("final_logits_bias"))
+        self.has_output_bias = has_bias and bool(checkpoint.tensors_named("final_logits_bias"))
 
     def model(self):
         output = {"use_output_bias": self.has_output_bias, **self.output.options}

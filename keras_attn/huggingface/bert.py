@@ -1,4 +1,4 @@
-"""BERT, RoBERTa, XLM-RoBERTa and ELECTRA: one encoder, with positions, embeddings and heads of each kind."""
+"""BERT, RoBERTa, XLM-RoBERTa and ELECTRA: one encoder; the four differ in the first position, the embedding and the heads."""
 
 import collections
 import dataclasses
@@ -34,6 +34,13 @@ NAMES = {
 _Form = collections.namedtuple(
     "_Form", "prefix predictions predictions_activation text_output text_dense text_activation"
 )
+_Form.__doc__ = """The names, and the activations, that differ between the types.
+
+prefix: before the names of the body's tensors.
+predictions: the masked language model's dense layer, norm, decoder and bias.
+predictions_activation: after that dense layer; None for the one of the blocks.
+text_dense, text_activation, text_output: a classifier of texts: projection, activation, projection to labels.
+"""
 _ROBERTA = _Form(
     prefix="roberta.",
     predictions=("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
@@ -42,8 +49,6 @@ _ROBERTA = _Form(
     text_dense="classifier.dense",
     text_activation="tanh",
 )
-# What differs between the types: the prefix of the body; the masked language model's dense layer, norm, decoder and bias,
-# and its activation, None for that of the blocks; the projections of a classifier of texts, and the activation between.
 _FORMS = {
     "bert": _Form(
         prefix="bert.",
@@ -74,7 +79,8 @@ _FORMS = {
         text_activation="gelu",
     ),
 }
-HEADS = {
+# Heads that a model may lack: their tensors are not needed then.
+UNUSED_HEADS = {
     r"pooler\..*": "head: the pooler",
     r"cls\.seq_relationship\..*": "head: whether a sentence follows",
     r"cls\.predictions\..*|lm_head\..*|generator_.*": "head: masked language model",
@@ -116,7 +122,7 @@ def bert(fields, checkpoint):
     )
     position = At("embeddings.position_embeddings", first_row=first_position)
     return Architecture(
-        make, NAMES | {"embedding/position": position}, form.prefix, unused=HEADS, heads=heads
+        make, NAMES | {"embedding/position": position}, form.prefix, unused=UNUSED_HEADS, heads=heads
     )
 
 
@@ -146,7 +152,7 @@ class PostNormEncoder:
             most_layers: Integer, the most layers. Defaults to the number of tensors.
         """
         if most_layers is None:
-            num_layers = fields.count("num_hidden_layers")
+            num_layers = fields.layer_count("num_hidden_layers")
         else:
             num_layers = fields.size("num_hidden_layers", most=most_layers)
         return cls(

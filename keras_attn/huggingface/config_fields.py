@@ -58,7 +58,7 @@ class Fields:
     ```python
     fields = Fields({"hidden_size": 12, "hidden_act": "gelu_new"}, num_values=100, num_tensors=3)
     fields.size("hidden_size"), fields.activation("hidden_act")  # (12, "gelu_tanh")
-    fields.check_all_read()
+    fields.refuse_not_obeyed()
     ```
     """
 
@@ -82,7 +82,7 @@ class Fields:
         return value
 
     def size(self, name, default=_MISSING, most=None):
-        """A positive integer, no larger than the weight files allow; None if that is the default."""
+        """A positive integer, at most `most`, or as many as there are numbers in the weight files; None if that is the default."""
         value = self.get(name, default)
         if value is None and default is None:
             return None
@@ -103,8 +103,8 @@ class Fields:
             raise self._wrong(name, value, "a positive integer, or two")
         return tuple(pair)
 
-    def counts(self, name, default=_MISSING):
-        """A tuple of numbers of layers, which are together no more than the tensors of the weight files."""
+    def layer_counts(self, name, default=_MISSING):
+        """A tuple of numbers of layers, whose sum is no more than there are tensors in the weight files."""
         values = self._integers(name, default)
         if sum(values) > self._num_tensors:
             raise self._wrong(
@@ -113,7 +113,7 @@ class Fields:
         return values
 
     def sizes(self, name, default=_MISSING):
-        """A tuple of positive integers, none larger than the weight files allow."""
+        """A tuple of positive integers, each as in `size`."""
         values = self._integers(name, default)
         if max(values) > self._num_values:
             raise self._wrong(name, list(values), f"at most {self._num_values:,} each")
@@ -127,7 +127,7 @@ class Fields:
         return values
 
     def natural(self, name, default=_MISSING):
-        """An integer of at least 0, no larger than the weight files allow."""
+        """0, or a positive integer as in `size`."""
         if self.get(name, default) == 0:
             return 0
         return self.size(name, default)
@@ -138,8 +138,8 @@ class Fields:
             return None
         return self.size(name, default, most)
 
-    def count(self, name, default=_MISSING):
-        """A number of layers."""
+    def layer_count(self, name, default=_MISSING):
+        """A number of layers, no more than there are tensors in the weight files."""
         return self.size(name, default, most=self._num_tensors)
 
     def number(self, name, default=_MISSING):
@@ -214,7 +214,7 @@ class Fields:
             raise self._wrong("pad_token_id", value, "an integer or null")
         return value
 
-    def check_all_read(self):
+    def refuse_not_obeyed(self):
         """Refuses fields that change every model of transformers, and that no architecture here obeys.
 
         Raises:

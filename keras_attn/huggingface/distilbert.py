@@ -18,7 +18,7 @@ NAMES = {
     "block_{i}/feed_forward/output": f"{_LAYER}.ffn.lin2",
     "block_{i}/feed_forward_residual/norm": f"{_LAYER}.output_layer_norm",
 }
-_HEADS = {
+_UNUSED_HEADS = {
     r"vocab_.*": "head: masked language model",
     r"(pre_classifier|classifier)\..*": "head: classification",
     r"qa_outputs\..*": "head: question answering",
@@ -29,7 +29,7 @@ _PREDICTIONS = ("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab
 def distilbert(fields, checkpoint):
     """`Architecture` of a distilbert config. Its sinusoidal positions, if any, are stored as learned ones."""
     encoder = PostNormEncoder(
-        num_layers=fields.count("n_layers"),
+        num_layers=fields.layer_count("n_layers"),
         num_heads=fields.size("n_heads"),
         hidden_dim=fields.size("dim"),
         intermediate_dim=fields.size("hidden_dim"),
@@ -50,5 +50,5 @@ def distilbert(fields, checkpoint):
         classifiers(fields.num_labels, "classifier", dropout, dense="pre_classifier", activation="relu"),
     )
     return Architecture(
-        lambda: encoder.model(encoder.embedding()), NAMES, "distilbert.", unused=_HEADS, heads=heads
+        lambda: encoder.model(encoder.embedding()), NAMES, "distilbert.", unused=_UNUSED_HEADS, heads=heads
     )

@@ -7,8 +7,8 @@ from keras_attn.huggingface.config_fields import FULL, LOCAL
 from keras_attn.huggingface.heads import last_token_head
 from keras_attn.huggingface.llama import (
     ATTENTION_NAMES,
-    HEADS,
     SAME,
+    UNUSED_HEADS,
     pre_norm_block,
     rms_norm_decoder,
 )
@@ -36,7 +36,7 @@ def gemma(fields, checkpoint):
     """`Architecture` of a gemma2 or gemma3_text config."""
     is_third = fields.get("model_type") == "gemma3_text"
     defaults = _THIRD if is_third else _SECOND
-    num_layers = fields.count("num_hidden_layers")
+    num_layers = fields.layer_count("num_hidden_layers")
     hidden_dim = fields.size("hidden_size")
     epsilon = fields.number("rms_norm_eps", 1e-6)
     attention_cap = None
@@ -87,7 +87,7 @@ def gemma(fields, checkpoint):
         return rms_norm_decoder(token, blocks, epsilon, max_sequence_length, pad_token_id)
 
     return Architecture(
-        make, NAMES, "model.", same=output.same(*SAME), unused=HEADS, heads=last_token_head(fields)
+        make, NAMES, "model.", same=output.same(*SAME), unused=UNUSED_HEADS, heads=last_token_head(fields)
     )
 
 

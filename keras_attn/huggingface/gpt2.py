@@ -47,7 +47,7 @@ _UNUSED = {
 
 def gpt2(fields, checkpoint):
     """`Architecture` of a gpt2 config."""
-    num_layers = fields.count("n_layer")
+    num_layers = fields.layer_count("n_layer")
     num_heads = fields.size("n_head")
     width = fields.size("n_embd")
     key_dim = head_dim(width, num_heads)

@@ -36,26 +36,42 @@ def labels(config):
     names, is_multi_label = labels({"id2label": {"0": "bad", "1": "good"}})  # ["bad", "good"], False
     ```
     """
-    given = config.get("id2label")
-    if given is None:
-        counts = [config.get(name) for name in ("num_labels", "_num_labels")]
-        count = next((count for count in counts if count is not None), 2)
-        if type(count) is not int or not 0 < count <= 10**6:
-            raise ValueError(f"`num_labels` must be a positive integer. Received: num_labels={count!r:.50}.")
-        given = {str(i): f"LABEL_{i}" for i in range(count)}
-    by_id = {str(key): name for key, name in given.items()} if isinstance(given, dict) else {}
-    names = [by_id.get(str(i)) for i in range(len(by_id))]
+    names_by_id = config.get("id2label")
+    if names_by_id is None:
+        names = [f"LABEL_{i}" for i in range(_num_labels(config))]
+    else:
+        names = _names_in_order(names_by_id)
+    problem_type = config.get("problem_type")
+    if problem_type not in _PROBLEM_TYPES:
+        raise ValueError(f"`problem_type` is not known. Received: problem_type={problem_type!r:.50}.")
+    return Labels(names, problem_type == "multi_label_classification")
+
+
+_PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
+
+
+def _num_labels(config):
+    """The number of labels of a config without names."""
+    count = config.get("num_labels")
+    if count is None:
+        count = config.get("_num_labels")
+    if count is None:
+        count = 2
+    if type(count) is not int or not 0 < count <= 10**6:
+        raise ValueError(f"`num_labels` must be a positive integer. Received: num_labels={count!r:.50}.")
+    return count
+
+
+def _names_in_order(names_by_id):
+    names = []
+    if isinstance(names_by_id, dict):
+        by_id = {str(label_id): name for label_id, name in names_by_id.items()}
+        names = [by_id.get(str(i)) for i in range(len(by_id))]
     if not names or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"`id2label` must name a label for each of 0, 1, 2, .... Received: {given!r:.100}.")
-    kind = config.get("problem_type")
-    if kind not in (
-        None,
-        "regression",
-        "single_label_classification",
-        "multi_label_classification",
-    ):
-        raise ValueError(f"`problem_type` is not known. Received: problem_type={kind!r:.50}.")
-    return Labels(names, kind == "multi_label_classification")
+        raise ValueError(
+            f"`id2label` must name a label for each of 0, 1, 2, .... Received: {names_by_id!r:.100}."
+        )
+    return names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +106,8 @@ def with_head(architecture, head):
     def make():
         return head.on(architecture.make())
 
-    place = "encoder" if head.reader is None else "encoder/seq2seq"
-    names = head.names | {f"{place}/{ours}": theirs for ours, theirs in architecture.names.items()}
+    path = "encoder" if head.reader is None else "encoder/seq2seq"
+    names = head.names | {f"{path}/{ours}": theirs for ours, theirs in architecture.names.items()}
     return dataclasses.replace(architecture, make=make, names=names, same=architecture.same + head.same)
 
 
@@ -144,19 +160,21 @@ def image_classification(num_labels, names, **options):
     return Head(make, {f"head/{ours}": theirs for ours, theirs in names.items()})
 
 
-def classifiers(num_labels, text, dropout=0.0, **text_options):
-    """{head: function that returns it}, where tokens have a projection to labels, and texts what is said here.
+def classifiers(read_num_labels, text, dropout=0.0, **text_options):
+    """{task: function that returns the head}, where tokens have a projection to labels, and texts what is said here.
 
     Args:
-        num_labels: Function without arguments, the number of labels.
+        read_num_labels: Function that returns the number of labels; a model without such a head does not call it.
         text: Name of the projection of texts to labels.
         dropout: Float, before the logits.
         **text_options: As in `classification`.
     """
     return {
-        "SequenceClassification": lambda: classification(num_labels(), text, dropout=dropout, **text_options),
-        "TokenClassification": lambda: token_classification(num_labels(), "classifier", dropout=dropout),
-        "QuestionAnswering": lambda: token_classification(num_labels(), "qa_outputs"),
+        "SequenceClassification": lambda: classification(
+            read_num_labels(), text, dropout=dropout, **text_options
+        ),
+        "TokenClassification": lambda: token_classification(read_num_labels(), "classifier", dropout=dropout),
+        "QuestionAnswering": lambda: token_classification(read_num_labels(), "qa_outputs"),
     }
 
 

@@ -48,7 +48,7 @@ _DEFAULTS = {
 }
 # The output projection and the token embedding.
 SAME = ("lm_head.weight", "embed_tokens.weight")
-HEADS = {
+UNUSED_HEADS = {
     r"score\..*": "head: classification",
     r"(classifier|qa_outputs)\..*": "head: classification of tokens or question answering",
 }
@@ -58,7 +58,7 @@ def llama(fields, checkpoint):
     """`Architecture` of a llama, mistral, qwen2 or qwen3 config."""
     model_type = fields.get("model_type")
     defaults = _DEFAULTS[model_type]
-    num_layers = fields.count("num_hidden_layers")
+    num_layers = fields.layer_count("num_hidden_layers")
     num_heads = fields.size("num_attention_heads")
     hidden_dim = fields.size("hidden_size")
     num_key_value_heads = fields.size_or_null("num_key_value_heads", defaults.num_key_value_heads)
@@ -96,9 +96,9 @@ def llama(fields, checkpoint):
         return rms_norm_decoder(token, blocks, epsilon, max_sequence_length, pad_token_id)
 
     # Checkpoints of transformers' question answering classes have another prefix.
-    prefix = "transformer." if checkpoint.called("transformer.embed_tokens.weight") else "model."
+    prefix = "transformer." if checkpoint.tensors_named("transformer.embed_tokens.weight") else "model."
     return Architecture(
-        make, NAMES, prefix, same=output.same(*SAME), unused=HEADS, heads=last_token_head(fields)
+        make, NAMES, prefix, same=output.same(*SAME), unused=UNUSED_HEADS, heads=last_token_head(fields)
     )
 
 

@@ -1,4 +1,16 @@
-"""A model of this library from a checkpoint's folder: all of its weights, or an error."""
+"""A model of this library from a checkpoint's folder: all of its weights, or an error.
+
+How a folder of BERT becomes a model; nothing is read into memory before step 6:
+
+1. `Folder` (checkpoint_files.py) reads config.json, and the names, shapes and dtypes in the headers of the weight files.
+2. `model_type_of` (model_types.py) finds the `ModelType` "bert", which names the function `bert` of bert.py.
+3. `bert` reads the config through `Fields` (config_fields.py), which checks each field, and returns an `Architecture`: a function
+   that makes the model, the table from the names of our variables to those of their tensors, and the heads. `with_head`
+   (heads.py) adds the head of the class that the config names.
+4. `places` (models/checkpoint_names.py) says for each variable which tensor it is, and in which layout.
+5. `_Plan`, here, compares this with the files: every variable has its tensor, every other tensor is known not to be needed.
+6. The model is made without values (weight_assignment.py), and `_Plan.fill` reads one tensor after the other into it.
+"""
 
 import dataclasses
 import json
@@ -15,7 +27,7 @@ from keras_attn.huggingface.heads import with_head
 from keras_attn.huggingface.model_types import is_body, model_type_of, task_of
 from keras_attn.huggingface.weight_assignment import assign_in_parts, unwritten_variables
 from keras_attn.layers.layer_slots import global_policy
-from keras_attn.models.checkpoint_names import ReportRow, check_whole, places, report_line, without_variables
+from keras_attn.models.checkpoint_names import ReportRow, check_whole, measured_model, places, report_line
 from keras_attn.models.weight_names import named_weights
 from keras_attn.terminal import say
 
@@ -54,13 +66,13 @@ def load_model(folder, dtype=None, *, report=False, ignored_fields=(), head=True
     vectors = model.sentence_vectors({"token_ids": np.array([[101, 7592, 102]])})  # (1, 384)
     ```
     """
-    checkpoint = _Checkpoint(folder, ignored_fields, head, num_new_labels)
+    loading = _Loading(folder, ignored_fields, head, num_new_labels)
     if report:
-        say("\n".join(map(report_line, checkpoint.plan.report())))
-    model = checkpoint.model(dtype)
+        say("\n".join(map(report_line, loading.plan.report())))
+    model = loading.model(dtype)
     if not is_dry_run():
-        checkpoint.plan.fill(model)
-    _keep_origin(model, checkpoint.folder, ignored_fields)
+        loading.plan.fill(model)
+    _keep_origin(model, loading.folder, ignored_fields)
     return model
 
 
@@ -80,122 +92,128 @@ def read_report(folder, *, ignored_fields=(), head=True):
         print(row.tensor, row.variable, row.shape, row.note)
     ```
     """
-    return _Checkpoint(folder, ignored_fields, head).plan.report()
+    return _Loading(folder, ignored_fields, head).plan.report()
 
 
-class _Checkpoint:
-    """A folder, the architecture of its config, and the plan of its weights. Made without memory for weights."""
+class _Loading:
+    """A call of `load_model`: the folder, the architecture of its config, and the plan of its weights. Takes no memory for
+    weights."""
 
     def __init__(self, folder, ignored_fields=(), head=True, num_new_labels=None):
         self.folder = Folder(folder)
         config = self.folder.config
-        if num_new_labels is not None:
+        has_new_head = num_new_labels is not None
+        if has_new_head:
             config = _with_labels(config, num_new_labels)
-            head = False
+        reads_head = head and not has_new_head
         self._model_type = model_type_of(config)
         num_tensors = len(self.folder.tensors)
         self._fields = Fields(config, self.folder.num_values, num_tensors, ignored_fields)
-        self._tensors = _Tensors(
+        self._checkpoint = _Checkpoint(
             self.folder,
-            task=task_of(config, head),
+            task=task_of(config, head=reads_head),
             is_tied=self._model_type.is_tied,
-            is_body=not head or is_body(config),
-            has_new_head=num_new_labels is not None,
+            may_be_body=not reads_head or is_body(config),
+            has_new_head=has_new_head,
         )
-        self._stored = self._architecture()  # what the files have to hold whole
+        # What the files have to hold whole. A new head comes on top of it.
+        self._stored_architecture = self._architecture_of_config()
         self._new_head = None
-        architecture = self._stored
-        if num_new_labels is not None:
-            self._new_head = self._classifier()
+        architecture = self._stored_architecture
+        if has_new_head:
+            self._new_head = self._classification_head()
             architecture = with_head(architecture, self._new_head)
-        self.plan = _Plan(self.folder, architecture, has_new_head=num_new_labels is not None)
+        self.plan = _Plan(self.folder, architecture, has_new_head=has_new_head)
 
     def model(self, dtype):
         """The model; what the files hold has no values yet."""
         with global_policy(dtype):
             with unwritten_variables():
-                model = self._stored.make()
+                model = self._stored_architecture.make()
             if self._new_head is not None:
                 model = self._new_head.on(model)
         return model
 
-    def _architecture(self):
+    def _architecture_of_config(self):
         """The `Architecture` of the config, with the head that its class has."""
-        architecture = self._model_type.understand(self._fields, self._tensors)
-        self._fields.check_all_read()
+        architecture = self._model_type.architecture(self._fields, self._checkpoint)
+        self._fields.refuse_not_obeyed()
         unknown = [name for name in self._fields.unknown_names if not is_generation_field(name)]
         note_without_effect("config.json", unknown)
-        if self._tensors.task not in architecture.heads:
+        if self._checkpoint.task not in architecture.heads:
             return architecture
-        head = architecture.heads[self._tensors.task]()
+        head = architecture.heads[self._checkpoint.task]()
         self._check_masked_output(head)
         return with_head(architecture, head)
 
     def _check_masked_output(self, head):
         """Reads `tie_word_embeddings` of an encoder, where it is of the masked language model's output alone."""
         is_tied = self._fields.flag("tie_word_embeddings", True)
-        if is_tied or self._tensors.task != "MaskedLM":
+        if is_tied or self._checkpoint.task != "MaskedLM":
             return
         _, output = head.same[0]
-        if not self._tensors.called(output):
+        if not self._checkpoint.tensors_named(output):
             raise ValueError(
                 f"{self.folder.path} does not hold {output}, and by `tie_word_embeddings` it is not the token embedding. "
                 "Received: tie_word_embeddings=False."
             )
 
-    def _classifier(self):
+    def _classification_head(self):
         """The classification head of the architecture."""
         task = "ImageClassification" if self._model_type.kind == "images" else "SequenceClassification"
-        if task not in self._stored.heads:
+        if task not in self._stored_architecture.heads:
             raise ValueError(
                 f"A new head is one that transformers has, and it has no {self._model_type.class_name}For{task}."
             )
-        return self._stored.heads[task]()
+        return self._stored_architecture.heads[task]()
 
 
-class _Tensors:
-    """What the function of an architecture asks of a checkpoint: its task, and which tensors it holds.
+class _Checkpoint:
+    """What the function of an architecture asks of a checkpoint beside its config: the task, and which tensors it holds.
 
     Args:
         folder: `Folder`.
         task: The task of the head, or None.
         is_tied: Boolean, `ModelType.is_tied`.
-        is_body: Boolean, whether the files may be those of a body.
+        may_be_body: Boolean, whether the files may be those of a body.
         has_new_head: Boolean, whether a model under a new head is wanted.
     """
 
-    def __init__(self, folder, *, task, is_tied, is_body, has_new_head):
+    def __init__(self, folder, *, task, is_tied, may_be_body, has_new_head):
         self.task = task
         self._folder = folder
         self._is_tied = is_tied
-        self._is_body = is_body
+        self._may_be_body = may_be_body
         # A head reads the vectors of a model that writes texts, not its logits.
         self._gives_vectors = task is not None or has_new_head
 
     def output(self, fields, output, token):
-        """The `Output` of a model that writes texts. Its projection is the token embedding if the field
-        `tie_word_embeddings` says so, unless the files hold two different ones. A model under a head has none, and
-        neither has a body that does not say so and has none in its files.
+        """The `Output` of a model that writes texts.
+
+        A model under a head has no output projection. A body has none either, if its files hold none and the token embedding
+        is not tied to be one. Else `tie_word_embeddings` says whether it is the token embedding; it is not if the files hold
+        two different tensors.
 
         Args:
             fields: `Fields`.
             output, token: Names of the tensors.
         """
         is_tied = fields.flag("tie_word_embeddings", self._is_tied)
-        if self._gives_vectors or (not is_tied and self._is_body and not self.called(output)):
+        is_body = self._may_be_body and not is_tied and not self.tensors_named(output)
+        if self._gives_vectors or is_body:
             return Output(is_tied=False, gives_logits=False)
         return Output(is_tied=is_tied and not self.differ(output, token))
 
     def differ(self, name, other):
         """Whether the files hold both tensors, and with different values."""
-        names = self.called(name)
-        others = self.called(other)
+        names = self.tensors_named(name)
+        others = self.tensors_named(other)
         if not names or not others:
             return False
         return not self._folder.are_equal(names[0], others[0])
 
-    def called(self, name):
-        """The tensors of this name, with whatever prefix."""
+    def tensors_named(self, name):
+        """The names in the files of the tensors of this name, with whatever prefix."""
         return [tensor for tensor in self._folder.tensors if f".{tensor}".endswith(f".{name}")]
 
 
@@ -214,13 +232,15 @@ class _Plan:
     def __init__(self, folder, architecture, *, has_new_head=False):
         self._folder = folder
         self._architecture = architecture
-        own_names = {name: architecture.own_name(name) for name in folder.tensors}
-        stored = self._names_in_files(own_names)
+        table_names = {name: architecture.table_name(name) for name in folder.tensors}
+        file_names = self._by_table_name(table_names)
+        shapes = measured_model(architecture.make).shapes
         body = []
         head = []
         missing = []
-        for place in places(without_variables(architecture.make).shapes, architecture.names):
-            names = [stored[name] for name in architecture.names_of(place.tensor) if name in stored]
+        for place in places(shapes, architecture.names):
+            # One tensor may be stored several times, under names of its group.
+            names = [file_names[name] for name in architecture.names_of(place.tensor) if name in file_names]
             if has_new_head and place.variable.startswith("head/"):
                 if self._fits_new_head(place, names):
                     head.append((place, names))
@@ -228,26 +248,27 @@ class _Plan:
                 body.append((place, names))
             else:
                 missing.append(place.tensor)
+        # The place of each variable that gets values, and the tensors that hold them, by their names in the files.
         self._sources = body + head
-        unneeded = self._unneeded_patterns([own_names[name] for _, names in body for name in names])
         used = {name for _, names in self._sources for name in names}
+        reasons = self._reasons([table_names[name] for _, names in body for name in names])
         self._unused = {
-            name: _reason(own_name, unneeded) for name, own_name in own_names.items() if name not in used
+            name: _reason(table_name, reasons) for name, table_name in table_names.items() if name not in used
         }
         unknown = [name for name, reason in self._unused.items() if reason is None]
         check_whole(folder.path, missing, unknown)
         self._check_shapes()
 
-    def _names_in_files(self, own_names):
-        """{today's name without prefix: name in the files}."""
-        names = {}
-        for name, own in own_names.items():
-            if own in names:
+    def _by_table_name(self, table_names):
+        """{name in the table: name in the files}, from the reverse."""
+        file_names = {}
+        for name, table_name in table_names.items():
+            if table_name in file_names:
                 raise ValueError(
-                    f"{names[own]} and {name} in {self._folder.path} are one weight, stored twice."
+                    f"{file_names[table_name]} and {name} in {self._folder.path} are one weight, stored twice."
                 )
-            names[own] = name
-        return names
+            file_names[table_name] = name
+        return file_names
 
     def _fits_new_head(self, place, names):
         """Whether a new head can begin with tensors of the files. Its logits cannot: they are of other labels."""
@@ -255,8 +276,8 @@ class _Plan:
             return False
         return all(self._folder.tensors[name].shape == place.tensor_shape for name in names)
 
-    def _unneeded_patterns(self, used):
-        """{pattern: reason} of tensors that are not needed. A head that is used is needed whole."""
+    def _reasons(self, used):
+        """{pattern: why tensors that it matches are not needed}. A head of which one tensor is used is needed whole."""
         patterns = {re.compile(text): reason for text, reason in self._architecture.all_unused.items()}
         return {
             pattern: reason
@@ -305,9 +326,9 @@ class _Plan:
         return place.to_variable(self._folder.read(name))
 
 
-def _reason(name, unneeded):
+def _reason(table_name, reasons):
     """Why a tensor is not needed, or None."""
-    return next((reason for pattern, reason in unneeded.items() if pattern.fullmatch(name)), None)
+    return next((reason for pattern, reason in reasons.items() if pattern.fullmatch(table_name)), None)
 
 
 def _with_labels(config, num_labels):

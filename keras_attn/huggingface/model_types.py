@@ -47,9 +47,10 @@ class ModelType:
     is_tied: bool = True
     aliases: dict = dataclasses.field(default_factory=dict)
 
-    def understand(self, fields, checkpoint):
-        """The `Architecture` of a config's fields, see `loading.py` for the checkpoint."""
-        return getattr(self.module, self.function.partition(":")[2])(fields, checkpoint)
+    def architecture(self, fields, checkpoint):
+        """The `Architecture` of a config: what `function` returns for its `Fields` and the `_Checkpoint` of loading.py."""
+        _, _, name = self.function.partition(":")
+        return getattr(self.module, name)(fields, checkpoint)
 
     @property
     def module(self):
@@ -247,14 +248,15 @@ def is_body(config):
 
 
 def gives_vectors(config):
-    """Whether a config alone says that there is no output projection: a body, and not one whose embedding would be it."""
+    """Whether a config alone says that there is no output projection: its class is a body, and the token embedding is not
+    tied to be one."""
     is_tied = config.get("tie_word_embeddings")
     if is_tied is None:
         is_tied = model_type_of(config).is_tied
     return is_body(config) and not is_tied
 
 
-def task_of(config, head=True):
+def task_of(config, *, head=True):
     """What the head of a config's class is for.
 
     Args:
@@ -278,7 +280,7 @@ def task_of(config, head=True):
     if name is None:
         return None
     task = name.rpartition("For")[2]
-    writes_texts = name.endswith(_WRITERS.get(model_type.kind, ("\n",)))
+    writes_texts = name.endswith(_WRITERS.get(model_type.kind, ()))
     is_pre_training = task == "PreTraining" and model_type.kind == "encoder"
     if not (task in model_type.heads or is_pre_training or is_body(config) or writes_texts):
         nearest = f"Nearest are {', '.join(model_type.classes)}"

@@ -27,7 +27,7 @@ NAMES = {
     "block_{i}/feed_forward_residual/norm": "layers.{i}.mlp_norm",
     "norm": "final_norm",
 }
-_HEADS = {
+_UNUSED_HEADS = {
     r"head\..*": "head: the projection before logits",
     r"decoder\..*": "head: masked language model",
     r"classifier\..*": "head: classification",
@@ -68,12 +68,12 @@ def modernbert(fields, checkpoint):
             pad_token_id=pad_token_id,
         )
 
-    return Architecture(make, NAMES, "model.", unused=_HEADS, heads=_heads(fields, norm))
+    return Architecture(make, NAMES, "model.", unused=_UNUSED_HEADS, heads=_heads(fields, norm))
 
 
 def _blocks(fields, norm):
     """A function that makes the blocks."""
-    num_layers = fields.count("num_hidden_layers")
+    num_layers = fields.layer_count("num_hidden_layers")
     num_heads = fields.size("num_attention_heads")
     key_dim = head_dim(fields.size("hidden_size"), num_heads)
     intermediate_dim = fields.size("intermediate_size")

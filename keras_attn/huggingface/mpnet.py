@@ -22,7 +22,7 @@ NAMES = {
     "block_{i}/feed_forward/output": f"{_LAYER}.output.dense",
     "block_{i}/feed_forward_residual/norm": f"{_LAYER}.output.LayerNorm",
 }
-_HEADS = {
+_UNUSED_HEADS = {
     r"pooler\..*": "head: the pooler",
     r"lm_head\..*": "head: masked language model",
     r"classifier\..*": "head: classification",
@@ -53,4 +53,4 @@ def mpnet(fields, checkpoint):
     dropout = fields.rate("hidden_dropout_prob")
     text_head = {"text": "classifier.out_proj", "dense": "classifier.dense", "activation": "tanh"}
     heads = encoder.heads(_PREDICTIONS, "gelu", classifiers(fields.num_labels, dropout=dropout, **text_head))
-    return Architecture(make, names, "mpnet.", unused=_HEADS, heads=heads)
+    return Architecture(make, names, "mpnet.", unused=_UNUSED_HEADS, heads=heads)

@@ -18,7 +18,7 @@ from keras_attn.huggingface.model_types import MODEL_TYPES, writers
 from keras_attn.huggingface.saved_config import SavedConfig
 from keras_attn.huggingface.tokenizer_saving import tokenizer_files, write_files
 from keras_attn.models import write_weights
-from keras_attn.models.checkpoint_names import places, without_variables
+from keras_attn.models.checkpoint_names import measured_model, places
 from keras_attn.models.weight_names import named_weights
 
 # Keys of layers' configs that do not change the outputs of a model.
@@ -120,12 +120,12 @@ def _tensors(model, saved_config, config):
     """
     model_type = saved_config.model_type
     fields = Fields(config, 2**62, 2**31)
-    architecture = MODEL_TYPES[model_type].understand(fields, _FutureTensors(model, saved_config.task))
-    fields.check_all_read()
+    architecture = MODEL_TYPES[model_type].architecture(fields, _FutureCheckpoint(model, saved_config.task))
+    fields.refuse_not_obeyed()
     if saved_config.task is not None:
         make_head = choose("head", saved_config.task, architecture.heads)
         architecture = with_head(architecture, make_head())
-    twin = without_variables(architecture.make)
+    twin = measured_model(architecture.make)
     keys_without_effect = _KEYS_WITHOUT_EFFECT
     alternates_sines = _alternates_sines(model)
     if alternates_sines:
@@ -219,7 +219,7 @@ def _with_names_of_parts(name, names):
     return "/".join(steps)
 
 
-class _FutureTensors:
+class _FutureCheckpoint:
     """In place of a checkpoint, for the function of an architecture: the model says what its files will hold."""
 
     def __init__(self, model, task):
@@ -238,7 +238,7 @@ class _FutureTensors:
     def differ(self, name, other):
         return self._has_two_tables and name.startswith("encoder.") and other.startswith("decoder.")
 
-    def called(self, name):
+    def tensors_named(self, name):
         if name.startswith("transformer."):
             return []
         if name == "final_logits_bias" and not self._token.use_output_bias:

@@ -34,7 +34,7 @@ _RENAMED = {
     r"\.mlp\.fc1\.": ".intermediate.dense.",
     r"\.mlp\.fc2\.": ".output.dense.",
 }
-HEADS = {
+UNUSED_HEADS = {
     r"classifier\..*": "head: classification",
     r"decoder\..*": "head: masked images",
     r"embeddings\.mask_token": "what stood for masked patches in training",
@@ -66,7 +66,7 @@ def swin(fields, checkpoint):
         make,
         NAMES | {"embedding/projection": projection},
         "swin.",
-        unused=HEADS,
+        unused=UNUSED_HEADS,
         heads={"ImageClassification": head},
         renamed=_RENAMED,
     )
@@ -99,7 +99,7 @@ def _embedding(fields, patch_size):
 def _blocks(fields):
     """A function that makes the blocks of all stages."""
     hidden_dim = fields.size("embed_dim", 96)
-    depths = fields.counts("depths", (2, 2, 6, 2))
+    depths = fields.layer_counts("depths", (2, 2, 6, 2))
     num_heads = fields.sizes("num_heads", (3, 6, 12, 24))
     if len(depths) != len(num_heads):
         raise ValueError(

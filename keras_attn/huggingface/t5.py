@@ -48,7 +48,7 @@ def t5(fields, checkpoint):
     transformer = _Transformer(fields, checkpoint)
     same = transformer.output.same(*_TABLES, _OUTPUT)
     prefix = ""
-    if checkpoint.task == "SequenceClassification" or checkpoint.called("transformer.shared.weight"):
+    if checkpoint.task == "SequenceClassification" or checkpoint.tensors_named("transformer.shared.weight"):
         prefix = "transformer."
     return Architecture(
         transformer.model,
@@ -64,8 +64,8 @@ class _Transformer:
     """What a config says of the model, and the parts of the model."""
 
     def __init__(self, fields, checkpoint):
-        self.num_encoder_layers = fields.count("num_layers")
-        self.num_decoder_layers = fields.count("num_decoder_layers", None) or self.num_encoder_layers
+        self.num_encoder_layers = fields.layer_count("num_layers")
+        self.num_decoder_layers = fields.layer_count("num_decoder_layers", None) or self.num_encoder_layers
         self.width = fields.size("d_model")
         self.key_dim = fields.size("d_kv")
         self.num_heads = fields.size("num_heads")
@@ -86,7 +86,7 @@ class _Transformer:
         if scales_logits and fields.get("model_type") == "t5":
             self.output_scale = self.width**-0.5
         self.output = checkpoint.output(fields, _OUTPUT, "shared.weight")
-        if self.output.gives_logits and not checkpoint.called(_OUTPUT):
+        if self.output.gives_logits and not checkpoint.tensors_named(_OUTPUT):
             # Files of the first version may say that it is not tied, and hold no other matrix.
             self.output = Output(is_tied=True)
         fields.expect(is_decoder=False)

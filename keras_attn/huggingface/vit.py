@@ -57,7 +57,7 @@ _RENAMED = {
 }
 _PARTS = {"q": "query", "k": "key", "v": "value"}
 _VIT_RENAMED = {**_RENAMED, r"\.mlp\.fc1\.": ".intermediate.dense.", r"\.mlp\.fc2\.": ".output.dense."}
-HEADS = {
+UNUSED_HEADS = {
     r"pooler\..*": "head: the pooler",
     r"classifier\..*": "head: classification",
     r"(cls|distillation)_classifier\..*": "head: classification with a teacher",
@@ -86,7 +86,7 @@ def vit(fields, checkpoint):
         _maker(fields, embedding, block, epsilon),
         names,
         f"{model_type}.",
-        unused=HEADS,
+        unused=UNUSED_HEADS,
         heads=_heads(fields, embedding),
         renamed=_VIT_RENAMED,
     )
@@ -122,13 +122,13 @@ def dinov2(fields, checkpoint):
         written_as_zeros["embeddings.mask_token"] = (1, embedding().hidden_dim)
     names = DINOV2_NAMES | {"embedding/projection": _projection(embedding().patch_size)}
     if is_gated:
-        is_joined = checkpoint.called("encoder.layer.0.mlp.weights_in.weight")
+        is_joined = checkpoint.tensors_named("encoder.layer.0.mlp.weights_in.weight")
         names |= _GATED_JOINED if is_joined else _GATED_APART
     return Architecture(
         _maker(fields, embedding, block, epsilon),
         names,
         f"{model_type}.",
-        unused=HEADS,
+        unused=UNUSED_HEADS,
         heads=_heads(fields, embedding, pooling="first_and_mean"),
         renamed=_RENAMED,
         written_as_zeros=written_as_zeros,
@@ -193,7 +193,7 @@ def _blocks(fields, epsilon, **options):
 
 
 def _maker(fields, embedding, block, epsilon):
-    num_layers = fields.count("num_hidden_layers", 12)
+    num_layers = fields.layer_count("num_hidden_layers", 12)
 
     def make():
         norm = LayerNormalization(epsilon=epsilon, name="norm")

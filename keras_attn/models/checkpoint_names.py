@@ -28,8 +28,10 @@ shape: its shape in the files.
 note: "", "transposed", "same as NAME", or why it is not needed.
 """
 
-Twin = collections.namedtuple("Twin", "shapes config")
-Twin.__doc__ = """A model that was made to be measured: {name: shape} of its variables, and its config."""
+MeasuredModel = collections.namedtuple("MeasuredModel", "shapes config")
+MeasuredModel.__doc__ = (
+    """What is known of a model that took no memory: {name: shape} of its variables, and its config."""
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,8 +127,10 @@ class Place:
         return array
 
     def to_tensor(self, array):
-        """The variable's values in the layout of the tensor, or of this part of it along the last axis before a
-        transposition; the inverse of `to_variable`."""
+        """The variable's values in the layout of the tensor; the inverse of `to_variable`.
+
+        If the tensor holds several variables, these values are joined along the last axis, and the whole is then transposed.
+        """
         if self._convolution_shape is not None:
             return array.reshape(self._convolution_shape).transpose(3, 2, 0, 1)
         if self.at.added:
@@ -205,15 +209,15 @@ def _pattern(path):
     return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path)))
 
 
-def without_variables(make):
-    """The `Twin` of the model that a function makes, without memory for its variables."""
+def measured_model(make):
+    """The `MeasuredModel` of what a function makes: the model is made without memory for its variables, and dropped."""
 
-    def twin():
+    def measure():
         model = make()
         shapes = {name: tuple(variable.shape) for name, variable in named_weights(model).items()}
-        return Twin(shapes, model.get_config())
+        return MeasuredModel(shapes, model.get_config())
 
-    return run_without_values(twin)
+    return run_without_values(measure)
 
 
 def check_whole(path, missing, unknown):

@@ -17,9 +17,9 @@ from keras_attn.models.checkpoint_names import (
     At,
     ReportRow,
     check_whole,
+    measured_model,
     places,
     report_line,
-    without_variables,
 )
 from keras_attn.models.weight_names import named_weights
 from keras_attn.opennmt.checkpoint import Checkpoint
@@ -114,7 +114,7 @@ class _Plan:
         self.is_shared = self.file.tensor(_SOURCE) == self.file.tensor(_TARGET)
         self.is_tied = self.file.tensor(f"{_OUTPUT}/kernel") in (None, self.file.tensor(_TARGET))
         self.max_sequence_length = max(_LONGEST, int(settings.param("maximum_decoding_length", 250)))
-        shapes = without_variables(self._make).shapes
+        shapes = measured_model(self._make).shapes
         self._places = places(shapes, self._names(), "{}/{}".format)
         self.report = self._checked_report()
 

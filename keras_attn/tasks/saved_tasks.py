@@ -229,8 +229,7 @@ def _read_model(task_class, folder, config):
         try:
             return task_class.model_from_saved(config)
         except _ERRORS_OF_DESCRIPTIONS as error:
-            why = (str(error) or type(error).__name__).partition(" Full object config")[0]
-            raise ValueError(f"{config_path} describes no model: {why}") from error
+            raise ValueError(f"{config_path} describes no model: {_reason_of_keras(error)}") from error
 
     weights = folder / _WEIGHTS_FILE
     rename = task_class.weight_renaming(config)
@@ -242,6 +241,12 @@ def _read_model(task_class, folder, config):
     model = make_model()
     load_weights(model, weights, rename)
     return model
+
+
+def _reason_of_keras(error):
+    """What Keras says of the innermost object that it cannot make, without the configs of all objects around it."""
+    message = str(error) or type(error).__name__
+    return message.partition(" Full object config")[0].rpartition("Exception encountered: ")[2]
 
 
 def _read_tokenizers(folder, config, names):

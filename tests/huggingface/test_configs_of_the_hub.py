@@ -25,14 +25,14 @@ class NoFiles:
     def differ(self, name, other):
         return False
 
-    def called(self, name):
+    def tensors_named(self, name):
         return [name]
 
 
 def understood(name, **changed):
     fields = Fields({**CONFIGS[name], **changed}, 2**62, 2**31)
-    architecture = MODEL_TYPES[CONFIGS[name]["model_type"]].understand(fields, NoFiles())
-    fields.check_all_read()
+    architecture = MODEL_TYPES[CONFIGS[name]["model_type"]].architecture(fields, NoFiles())
+    fields.refuse_not_obeyed()
     return architecture
 
 
@@ -99,7 +99,7 @@ def test_every_field_of_transformers_class_is_read_or_known_to_change_nothing(mo
         if not hasattr(config_class, name) or name in config_class.__dataclass_fields__:  # else a method
             config.setdefault(name, None)
     fields = Fields(config, 2**62, 2**31)
-    architecture = MODEL_TYPES[model_type].understand(fields, NoFiles())
+    architecture = MODEL_TYPES[model_type].architecture(fields, NoFiles())
     for make_head in architecture.heads.values():
         make_head()
     of_others = {
@@ -114,6 +114,6 @@ def test_every_field_of_transformers_class_is_read_or_known_to_change_nothing(mo
 
 def test_fields_of_other_programs_change_nothing():
     fields = Fields({**CONFIGS["Qwen/Qwen2.5-0.5B"], "unsloth_version": "1.2", "a_note": None}, 2**62, 2**31)
-    MODEL_TYPES["qwen2"].understand(fields, NoFiles())
-    fields.check_all_read()
+    MODEL_TYPES["qwen2"].architecture(fields, NoFiles())
+    fields.refuse_not_obeyed()
     assert fields.unknown_names == ["unsloth_version"]
