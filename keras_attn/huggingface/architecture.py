@@ -19,7 +19,7 @@ _CONSTANTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """A config, understood.
+    """What a config, and the names in the files, say of the model of a checkpoint.
 
     Args:
         make: Function without arguments that returns the model with fresh weights.
@@ -28,8 +28,8 @@ class Architecture:
         same: Tuple of groups of names. The tensors of a group are one tensor, stored once or several times; the table
             has one of the names.
         unused: Dict from regular expressions, which match whole names without the prefix, to the reason why such
-            tensors are not needed: those of heads that the model does not have. If the model uses one tensor that a pattern
-            matches, it needs them all.
+            tensors are not needed: those of a head that the model does not have, for instance. If the model uses one tensor
+            that a pattern matches, it needs them all.
         renamed: Dict from regular expressions, found in names without the prefix, to their replacement, for older files.
         written_as_zeros: Dict from names to shapes of tensors that transformers' model has and ours does not.
         heads: Dict from the names of tasks, `TASKS` in model_types.py, to functions that return a `Head`: the heads that the

@@ -1,6 +1,6 @@
 """A model of this library from a checkpoint's folder: all of its weights, or an error.
 
-How a folder of BERT becomes a model; nothing is read into memory before step 6:
+How a folder of BERT becomes a model; no weight is loaded before step 6:
 
 1. `Folder` (checkpoint_files.py) reads config.json, and the names, shapes and dtypes in the headers of the weight files.
 2. `model_type_of` (model_types.py) finds the `ModelType` "bert", which names the function `bert` of bert.py.
