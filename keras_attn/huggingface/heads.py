@@ -82,8 +82,8 @@ class Head:
         make: Function from the encoder to the layer, whose name is "head".
         names: Table of names, see `keras_attn.models.checkpoint_names`, of a model whose head is at "head".
         same: As in `Architecture`.
-        reader: Function from the model to what reads texts for the head, or None where that is the model. Its model is at
-            "seq2seq".
+        reader: Function that wraps a full Transformer, at "seq2seq", into a model that reads texts as an encoder does; None
+            if the model is an encoder.
     """
 
     make: Callable
@@ -92,7 +92,7 @@ class Head:
     reader: Callable | None = None
 
     def on(self, encoder):
-        """The `EncoderWithHead` of an encoder, or of a model with two sides that a text is read with, and this head."""
+        """The `EncoderWithHead` of this head and an encoder, or what `reader` makes of a full Transformer."""
         if self.reader is not None:
             encoder.name = "seq2seq"
             encoder = self.reader(encoder)

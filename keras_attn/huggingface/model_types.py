@@ -9,14 +9,14 @@ import importlib
 TASKS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
 IMAGE_TASKS = ("ImageClassification", "ImageClassificationWithTeacher")
 
-# How the names of classes end that write texts, with an output projection.
+# The ends of the names of classes that write texts, with an output projection.
 _WRITERS = {
     "decoder": ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel"),
     "seq2seq": ("ForConditionalGeneration", "WithLMHeadModel", "MTModel"),
 }
-# How the names of classes end that are one side of a full Transformer.
+# The ends of the names of classes that are one side of a full Transformer.
 _SIDES = {"ForTokenClassification": "an encoder", "EncoderModel": "an encoder", "ForCausalLM": "a decoder"}
-# How the names of classes end that end with "Model" and are not bodies.
+# The ends of names that end with "Model" and are not those of bodies.
 _NO_BODIES = ("LMHeadModel", "DoubleHeadsModel", "MTModel", "EncoderModel")
 
 
@@ -183,7 +183,7 @@ _NOT_READ = {
     "its sinks, windows and rotary positions there are",
     "mixtral": "its feed-forward networks are mixtures of experts, and there is no layer for them here",
 }
-# The kind of model types that have classes whose names end so.
+# What kind of model a class is, by the end of its name.
 _NEAREST = {
     "ForCausalLM": "decoder",
     "LMHeadModel": "decoder",

@@ -100,8 +100,8 @@ class KeyValueCaching:
         else:
             num_slots = ops.shape(stored.key)[-2]
             keys = AttendedKeys(stored.key, stored.value, positions.slot_positions(num_slots))
-        # `project_to_cache` reads nothing at padded keys, and 0 are the keys that are written at negative positions. A
-        # growing cache may hold padding that only a mask shows.
+        # `project_to_cache` sets padding to 0, and keys at negative positions are written as 0. But a growing cache may hold
+        # padding that only a mask shows.
         may_hold_padding = is_written and masks.key_mask is not None
         keys = keys._replace(are_finite=not may_hold_padding)
         if isinstance(cache, KeyValueCache):

@@ -164,7 +164,7 @@ class MaskRule:
         return combine_masks(*masks)
 
     def visible_keys(self, queries, num_keys):
-        """Slices of the keys. The queries of a slice with known ends see no key outside of them."""
+        """The keys that queries of a slice may see, as a list of slices. The slice of queries has known ends."""
         if self.offset is None or self.prefix_mask is not None or not (self.causal or self.sliding_window):
             return [slice(0, num_keys)]
         first = self.offset + queries.start
@@ -250,7 +250,7 @@ def _slice_last(x, part):
 
 
 def _slice_pairs(x, queries, keys):
-    """The block of a tensor that broadcasts to (..., T, S). An axis of size 1 stays."""
+    """The queries and keys of two slices, of a tensor that broadcasts to (..., T, S). An axis of size 1 stays."""
     is_whole = queries.start is None and queries.stop is None
     if len(x.shape) > 1 and x.shape[-2] != 1 and not is_whole:
         x = x[..., queries, :]
