@@ -45,7 +45,7 @@ def model_of(vocabulary_size):
 @pytest.mark.parametrize("name", extended_but(("repetition",), OPTIONS))
 def test_greedy_search_is_a_search_of_one_beam(name):
     model, source = model_of(V), np.random.default_rng(4).integers(4, V, (5, 7))
-    arguments = {"max_length": 7, "options": DecodingOptions(**OPTIONS[name])}
+    arguments = {"max_length": 5, "options": DecodingOptions(**OPTIONS[name])}
     greedy = model.generate(source, START, END, **arguments)
     beams = model.generate(source, START, END, num_beams=1, num_return_sequences=1, **arguments)
     np.testing.assert_array_equal(

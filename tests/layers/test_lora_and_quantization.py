@@ -189,27 +189,6 @@ def is_of_quantisation(weight):
     return weight.name.endswith(("_scale", "_zero", "g_idx"))
 
 
-@pytest.mark.parametrize(("name", "mode"), EITHER_MODE)
-def test_config_and_weights_make_a_quantised_layer_again(name, mode):
-    model, layer, arrays = make(name)
-    quantize(model, mode)
-    config = layer.get_config()
-    again = type(layer).from_config(config)
-    shapes = dict(layer.get_build_config())
-    again.build(**(shapes.get("shapes_dict") or shapes))
-    again.set_weights(layer.get_weights())
-    assert_equal(run(again, arrays), run(layer, arrays), tolerance=0)
-    assert [weight.dtype for weight in again.weights] == [weight.dtype for weight in layer.weights]
-    assert strip_ids(again.get_config()) == strip_ids(config)
-
-
-def strip_ids(config):
-    """Keras numbers the objects in a config by their address; a slot may hold a layer itself."""
-    if isinstance(config, dict):
-        return {key: strip_ids(value) for key, value in config.items() if key != "shared_object_id"}
-    return strip_ids(config.get_config()) if isinstance(config, keras.layers.Layer) else config
-
-
 def test_kernels_are_rounded_to_half_a_step():
     """One scale a column: 127 steps for the largest weight of it."""
     model, layer, _ = make("attention")

@@ -280,22 +280,21 @@ def is_later(distance):
 
 def test_a_bias_of_ones_own_is_shared_computed_in_blocks_and_reloaded(tmp_path):
     bias = LaterBias()
-    attention = [
-        MultiHeadAttention(N, H, position_bias=bias, memory_efficient=in_blocks)
-        for in_blocks in (True, False)
-    ]
+    in_blocks, dense = (
+        MultiHeadAttention(N, H, position_bias=bias, memory_efficient=forced) for forced in (True, False)
+    )
     x = keras.Input((None, 13))
-    model = keras.Model(x, [layer(x, x) for layer in attention])
+    model = keras.Model(x, dense(x, x))
+    inputs = heads(B, T, 13)
+    in_blocks(inputs, inputs)
     assert len(bias.weights) == 1
     bias.strength.assign(heads(N, 1, 1))
     expected = np.where(KEYS[:, None, None] > QUERIES[:, None, :, None], heads(N, 1, 1), 0)
     np.testing.assert_array_equal(numbers(bias(heads(), QUERIES, KEYS)), expected)
-    attention[1].set_weights(attention[0].get_weights())
-    inputs = heads(B, T, 13)
-    in_blocks, dense = model(inputs)
-    np.testing.assert_allclose(numbers(in_blocks), numbers(dense), atol=1e-5)
+    in_blocks.set_weights(dense.get_weights())
+    np.testing.assert_allclose(numbers(in_blocks(inputs, inputs)), numbers(model(inputs)), atol=1e-5)
     model.save(tmp_path / "model.keras")
     reloaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(numbers(reloaded(inputs)[1]), numbers(dense))
+    np.testing.assert_array_equal(numbers(reloaded(inputs)), numbers(model(inputs)))
     with pytest.raises(ValueError, match="`LaterBias` must be used with one `num_heads`"):
         MultiHeadAttention(N + 1, H, position_bias=bias)(inputs, inputs)
