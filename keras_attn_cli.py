@@ -32,7 +32,7 @@ def main(arguments=None):
 
 
 def _info(folder, ignored_fields):
-    """Prints what a folder holds, and returns the exit code. Of checkpoints alone, whose model is made, TensorFlow is imported."""
+    """Prints what a folder holds, and returns the exit code. Only a checkpoint needs TensorFlow, because its model is made."""
     with _light_packages():
         from keras_attn import info, terminal
 
@@ -51,7 +51,7 @@ def _info(folder, ignored_fields):
 
 @contextlib.contextmanager
 def _light_packages():
-    """In the block, modules of the package are imported without what the package and its rooms import at their start."""
+    """Within the block, a module of the package is imported alone: the `__init__` of the package and of its rooms do not run."""
     before = set(sys.modules)
     for name in ("", ".generation", ".huggingface", ".opennmt", ".runs", ".tasks"):
         name = f"keras_attn{name}"
@@ -59,7 +59,7 @@ def _light_packages():
             sys.modules[name] = importlib.util.module_from_spec(importlib.util.find_spec(name))
     try:
         yield
-    finally:  # whoever imports the package later gets all of it
+    finally:  # a later import of the package runs them
         for name in set(sys.modules) - before:
             if name.split(".")[0] == "keras_attn":
                 del sys.modules[name]
@@ -113,7 +113,7 @@ def quiet_imports(for_training=False):
 
             has_gpu = bool(tf.config.list_physical_devices("GPU"))  # looking for one writes lines too
             if os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0" and not has_gpu:
-                # oneDNN says once that it leaves integers to TensorFlow, which is so without AVX-512.
+                # Without AVX-512, oneDNN writes once that it leaves integers to TensorFlow: let it do so here.
                 tf.transpose(tf.zeros([2, 3], tf.int64))
             yield
             has_failed = not has_gpu and pathlib.Path("/dev/nvidiactl").exists()
@@ -163,7 +163,7 @@ def _parsed(arguments):
     parser = make_parser(arguments)
     options, rest = parser.parse_known_args(arguments)
     texts = {"translate": "texts", "generate": "prompts"}.get(options.command)
-    # argparse of Python 3.11 takes none for texts if an option comes before them.
+    # If an option comes before the texts, argparse of Python 3.11 leaves them over.
     if texts and not getattr(options, texts) and not any(text.startswith("-") for text in rest):
         setattr(options, texts, rest)
     elif rest:

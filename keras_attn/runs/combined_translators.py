@@ -1,6 +1,5 @@
-"""Translators made of several: averages of weights, ensembles, and which weights a run keeps."""
+"""Translators made of several: averages of weights, and ensembles."""
 
-import dataclasses
 import hashlib
 import json
 import pathlib
@@ -21,7 +20,6 @@ from keras_attn.tasks import Translator, load_task
 # Entries of a model's config that say nothing about the meaning of its weights.
 _WITHOUT_MEANING = {"name", "dtype", "trainable", "shared_layer", "made_under", "build_config"}
 _FIRST_WEIGHTS = "weights that training began with"
-SIGNIFICANT = 0.05
 
 
 def average_translator(checkpoints, translator, folder):
@@ -58,10 +56,13 @@ def average_translator(checkpoints, translator, folder):
 
 
 def weights_origin(translator):
-    """What the weights of a translator are the weights of, before it is trained: the metadata of a run's weight files.
+    """What a run writes into its weight files: checksums of the model's configuration, the tokenizers and the first weights.
 
-    Weights have a common meaning, and so a mean, if all these are equal. Two trainings from other random weights have none,
-    even on the same data.
+    The mean of several weights means something only if all these are equal. Trainings that began with other random weights have
+    no such mean, even on the same data.
+
+    Args:
+        translator: `Translator` that is not trained yet.
     """
     values = hashlib.sha256()
     for weight in translator.model.weights:
@@ -192,45 +193,3 @@ def tokenizer_files(tokenizer):
         saved = pathlib.Path(folder) / "tokenizer"
         tokenizer.save(saved)
         return {path.name: path.read_bytes() for path in sorted(saved.rglob("*")) if path.is_file()}
-
-
-@dataclasses.dataclass(frozen=True)
-class Kept:
-    """What a run kept, and why.
-
-    Args:
-        weights: String, what was kept.
-        reason: String, why.
-        p_value: Float, of the paired test of the best epoch against the average; None where nothing was tested.
-    """
-
-    weights: str
-    reason: str
-    p_value: float | None = None
-
-    def report(self):
-        """A line to read."""
-        return f"Kept: {self.weights}; {self.reason}."
-
-
-def kept_weights(average, p_value):
-    """The `Kept` of an average and a best epoch.
-
-    Args:
-        average: String, the name of the average.
-        p_value: Float, of the paired test that the best epoch is better; None where it does not score better.
-    """
-    if p_value is None:
-        return Kept(average, "the best epoch does not score better on validation")
-    if p_value < SIGNIFICANT:
-        return Kept(
-            "best epoch",
-            f"it is better on validation than the average (paired test, p = {p_value:.2g})",
-            p_value,
-        )
-    return Kept(
-        average,
-        "the best epoch scores better on validation, but as the best of several; its lead may be chance (paired test, "
-        f"p = {p_value:.2g})",
-        p_value,
-    )

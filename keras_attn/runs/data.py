@@ -43,9 +43,9 @@ _BUILT_IN_PAIRS = {
 }
 _BUILT_IN_TEXT = "shakespeare"
 _MOST_HELD_OUT = 1000
-# Of the data that are scored: a note says that more was trained on too.
+# The share of the data that are scored from which on a note says that they are trained on too.
 _MOST_SHARED = 0.01
-# A shorter line of running text may stand in it often by right: the name of a speaker, "Yes.".
+# Shorter lines of running text are not counted: they repeat for good reasons, as the name of a speaker does, or "Yes.".
 _CHARACTERS_OF_A_LINE = 40
 _MOST_SHARED_LINES = 0.1
 
@@ -69,7 +69,7 @@ def default_recipe(data, language_model=False):
 
 
 def is_for_any_files(recipe):
-    """Whether a recipe names files, whose settings are to be fitted, and no built-in data."""
+    """Whether the data of a recipe are files, to which settings are fitted, rather than built-in data."""
     corpora = corpora_in(recipe.data)
     built_in = {_BUILT_IN_TEXT} if recipe.is_language_model else _BUILT_IN_PAIRS
     return bool(corpora) and corpora[0][0] not in built_in
@@ -157,7 +157,7 @@ def free_folder(path, recipe=None):
 
     Args:
         path: Path.
-        recipe: `Recipe`; a folder with a run of this recipe that has not ended is taken, too: the run goes on there.
+        recipe: `Recipe`, or None. A folder with a run of this recipe that has not ended counts as free: the run goes on there.
     """
     candidate = pathlib.Path(path)
     number = 2
@@ -181,9 +181,8 @@ def _read(files):
 def held_out(data, at_line_breaks=False, others=()):
     """`DataSplits` of `TextPairs` or a `PlainText`: a tenth is for validation, of pairs at most 1,000, and none for tests.
 
-    Pairs with the same source stay together, and a source that `others` have too is not held out: what is validated was
-    not trained on. Where there is no such source, as when all are equal, single pairs are held out all the same, and
-    `shared_notes` says so.
+    Pairs with the same source stay together, and a source that is in `others` too is not held out, so that nothing is validated
+    that is trained on. If no source is left, as when all are equal, single pairs are held out, and `shared_notes` says so.
 
     Args:
         data: `TextPairs` or `PlainText`.
@@ -212,7 +211,7 @@ def _part(pairs, rows, name):
 
 
 def _rows_of_whole_sources(pairs, count, others):
-    """The rows of some sources, about `count`: none where the sources cannot be parted."""
+    """The rows of some sources, about `count`; none if all sources are in `others` too, or the smallest has most of the rows."""
     keys = _keys(pairs.sources)
     _, first_rows, source_of_row, sizes = np.unique(
         keys, return_index=True, return_inverse=True, return_counts=True
@@ -220,7 +219,7 @@ def _rows_of_whole_sources(pairs, count, others):
     is_shared = np.zeros(len(sizes), bool)
     for other in others:
         is_shared |= np.isin(keys[first_rows], _keys(other.sources))
-    # In the order of the data, so that a choice by the seed does not depend on the hashes.
+    # In the order of the data, so that the random choice does not depend on the hashes.
     sources = np.argsort(first_rows)
     sources = sources[~is_shared[sources]]
     chosen = []
@@ -229,7 +228,7 @@ def _rows_of_whole_sources(pairs, count, others):
         if num_rows + sizes[sources[index]] <= count:
             chosen.append(sources[index])
             num_rows += sizes[sources[index]]
-    if not chosen and len(sources):  # each source has many targets: the one with the fewest
+    if not chosen and len(sources):  # each source has more rows than `count`: take the one with the fewest
         smallest = sources[np.argmin(sizes[sources])]
         if 2 * sizes[smallest] <= len(pairs):
             chosen = [smallest]
@@ -237,7 +236,7 @@ def _rows_of_whole_sources(pairs, count, others):
 
 
 def _keys(texts):
-    """A 64-bit number for each text, the same for texts that tokenizers read alike: Unicode's forms and white space aside."""
+    """A 64-bit number for each text, equal for texts that differ in white space or Unicode's normal forms alone."""
     digests = (hashlib.blake2b(_read_alike(text), digest_size=8).digest() for text in texts)
     return np.frombuffer(b"".join(digests), np.uint64)
 
@@ -247,7 +246,7 @@ def _read_alike(text):
 
 
 def shared_notes(data):
-    """What to say of validation and test data that are trained on too: a list of lines, none where that is little.
+    """Notes on validation and test data that are trained on too, a list of lines; empty if that is little.
 
     Args:
         data: `DataSplits`.

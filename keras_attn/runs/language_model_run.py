@@ -123,7 +123,7 @@ class LanguageModelRun(TrainingRun):
         return loss, losses
 
     def p_value(self, average, best):
-        """Of the best epoch's losses of the windows against the average's."""
+        """The p-value that the best epoch's losses of windows are lower than the average's."""
         return p_value_of_differences(best - average)
 
     def evaluate(self):

@@ -16,7 +16,7 @@ from keras_attn.runs.evaluation import FEW_PAIRS
 from keras_attn.runs.recipe import Recipe
 from keras_attn.text import SentencePieceTokenizer
 
-# Lines that are read to learn what the data are like, at even distances.
+# The most lines that are read to learn what the data are like, evenly spaced.
 _LINES_READ = 20_000
 # Special ids and bytes, which every vocabulary with byte fallback holds.
 _BASE_VOCABULARY = 4 + 256
@@ -159,14 +159,14 @@ class Choices:
         self.recipe = self.recipe.replace(**self._open(fields))
 
     def set_also_none(self, **fields):
-        """As `set`; None is a value too."""
+        """As `set`, which leaves a field as it is for None; here None is a value."""
         self.recipe = dataclasses.replace(self.recipe, **self._open(fields))
 
     def _open(self, fields):
         return {name: value for name, value in fields.items() if name not in self.given}
 
     def explain(self, name, text, *fields):
-        """Notes a reason; says what of it was given."""
+        """Notes the reason for a choice, and which of its `fields` the user has given."""
         given = [field for field in fields if field in self.given]
         if given:
             text = f"{text} ({','.join(given)} given)"
@@ -196,7 +196,8 @@ class _PairChoices(Choices):
     def tokenizer(self, facts, scale, pairs):
         self.set(tokenizer="bpe", split_digits=True)
         if self.recipe.tokenizer == "bytes":
-            return self.explain("tokens", "bytes", "tokenizer")
+            self.explain("tokens", "bytes", "tokenizer")
+            return
         wanted = max(scale.vocabulary_size, _BASE_VOCABULARY + facts.num_characters + 100)
         size = wanted
         why = f"{facts.num_pairs:,} pairs"
@@ -205,7 +206,7 @@ class _PairChoices(Choices):
             if size < wanted:
                 why += ", all that they can fill"
         self.set(vocabulary_size=size)
-        return self.explain(
+        self.explain(
             "vocabulary",
             f"{self.recipe.vocabulary_size:,} {self.recipe.tokenizer}: {why}",
             "vocabulary_size",
@@ -241,8 +242,8 @@ class _PairChoices(Choices):
 
     def batches(self, facts, scale):
         self.set(max_tokens=scale.max_tokens)
-        self.pairs_a_batch = max(1, self.recipe.max_tokens / facts.tokens_a_pair)
-        updates = facts.num_pairs / self.pairs_a_batch / self.recipe.gradient_accumulation_steps
+        pairs_a_batch = max(1, self.recipe.max_tokens / facts.tokens_a_pair)
+        updates = facts.num_pairs / pairs_a_batch / self.recipe.gradient_accumulation_steps
         self.updates_a_pass = max(1, math.ceil(updates))
         self.explain(
             "batches",
@@ -270,9 +271,8 @@ class _PairChoices(Choices):
         self.set(learning_rate=scale.learning_rate, warmup_steps=max(1, min(_MOST_WARMUP_STEPS, total // 10)))
         self.check_warmup(total)
         if self.recipe.minutes:
-            return self.explain(
-                "training", f"what fits in {self.recipe.minutes:g} minutes, see below", "minutes"
-            )
+            self.explain("training", f"what fits in {self.recipe.minutes:g} minutes, see below", "minutes")
+            return
         self.explain(
             "training",
             f"{self.recipe.epochs} epochs of {updates_an_epoch:,} updates, "

@@ -19,9 +19,9 @@ from keras_attn.training import training_state
 from keras_attn.training.state import constants_of_state, state_variables
 
 _NUM_EXAMPLES = 3
-# What a run writes after its record, so that without a record it is somebody else's.
+# What a run writes after its record. In a folder without a record, these are not a run's.
 _AFTER_RECORD = ("translator", "text_generator", "checkpoints", "tensorboard", "history.csv")
-# What may differ when a run goes on: when it ends and how often it is saved.
+# Settings that may differ when a run goes on: when it ends and how often it is saved.
 _MAY_CHANGE = fields_where("may_change")
 # Names of data, which may change too: checksums tell whether their content is the same.
 _NAMES_OF_DATA = fields_where("names_data")
@@ -95,7 +95,7 @@ def has_ended(record):
 
 
 def differences(before, recipe, may_change=_MAY_CHANGE + _NAMES_OF_DATA):
-    """The settings by which two recipes are those of different runs: a list of texts.
+    """How the recipe of a run that is to go on differs from that of the folder, a list of texts.
 
     Args:
         before: Dict, the recipe in the record of a folder.
@@ -119,12 +119,12 @@ def differences(before, recipe, may_change=_MAY_CHANGE + _NAMES_OF_DATA):
 
 
 def changed_data(record, checksums, names):
-    """The names of data that are not those of a record any more, a list without doubles.
+    """The names of data that have changed since a record was written, a list without doubles.
 
     Args:
         record: The record in a folder.
-        checksums: Dict from a part of the data to checksums, a list or a string, or None.
-        names: Dict from the part to what the checksums are of, a list or a string.
+        checksums: Dict from a part of the data to its checksums, a list or a string, or None.
+        names: Dict from the part to a name for each checksum, a list or a string.
     """
     recorded = record.get("checksums", {})
     changed = []
@@ -155,10 +155,10 @@ def holds_unfinished(folder, recipe):
 
 
 def with_plan_of(record, recipe):
-    """A recipe for some minutes with the plan of the run of a record, in proportion to the minutes of that run.
+    """A recipe that has `minutes`, with the plan in a run's record; more minutes give as many times more epochs.
 
-    Those are what it was planned for, or what it took. A run that was not planned for minutes and has not ended keeps
-    its epochs.
+    The minutes of the record are those of its recipe, or those that the run took, if it has ended. Without either, or without
+    `minutes` in the recipe, it stays as it is.
     """
     before = record["recipe"]
     minutes = before.get("minutes")
@@ -175,7 +175,7 @@ def is_extended(record, recipe):
     """Whether a recipe lets the run of a record train longer than the record's own recipe does."""
     before = record["recipe"]
     more_epochs = recipe.epochs > before["epochs"]
-    if before.get("minutes") and recipe.minutes is None:  # which may have been too few for the epochs
+    if before.get("minutes") and recipe.minutes is None:  # the minutes may have ended before the epochs
         more_epochs = recipe.epochs > epochs_done(record)
     more_minutes = (recipe.minutes or 0) > (before.get("minutes") or math.inf)
     other_end = any(getattr(recipe, name) != before.get(name) for name in ("patience", "stop_at"))
@@ -183,7 +183,7 @@ def is_extended(record, recipe):
 
 
 def epochs_done(record):
-    """The epochs after which the run of a record ended: those of its recipe, or fewer if its minutes were too few."""
+    """The epochs of a run that has ended: those of its recipe, or fewer if its minutes were over before."""
     epochs = record["recipe"]["epochs"]
     if not record["recipe"].get("minutes"):
         return epochs

@@ -1,8 +1,19 @@
-"""`train` and `distill`: the words of a person are settled to a recipe, data and a folder, and the run is carried out.
+"""`train` and `distill`: what a user asks for becomes a recipe, data and a folder, and the run is carried out.
 
-Words are settled once, in one order, the same in Python and on the command line. The beginning is the recipe that is given, or
-else that of the run in the folder, or else that of the first teacher's run, or else that of the data. The words replace what it
-says. What is still open in a new run is fitted to the data.
+The arguments, which are the options of the command line too, are called words. They are settled once and in one order. First
+comes a recipe: the one that is given, else that of the run in the folder, else that of the first teacher's run, else the default
+of the data. The words replace what it says. In a new run, settings that nobody gave are fitted to the data.
+
+The way of `keras-attn train a.en a.de`:
+
+- here, `settle_training`: data.py opens the files and holds out a part, pair_settings.py fits the settings;
+- training_run.py, `TrainingRun.go`: the steps of every run, from the lock on its folder to the record in it; translation_run.py
+  has what pairs have of their own: tokenizers, model, batches, scores;
+- optimizer.py, and `model.fit` with the callbacks of progress.py, which count, save and stop;
+- evaluation.py: BLEU, chrF and exact match at the end.
+
+The others need no reading for that: run_folder.py saves and resumes, time_plan.py is for `minutes`, tensorboard_logs.py and
+attention_views.py write what one looks at, processes.py is for several processes.
 """
 
 import dataclasses
@@ -36,7 +47,7 @@ from keras_attn.runs.text_settings import fit_text_recipe
 from keras_attn.runs.translation_run import TranslationRun
 from keras_attn.terminal import say
 
-# Words about the checkpoint that a run begins with, which become `start_options`; so do languages, of a user's own data.
+# Words about the checkpoint that a run begins with. They become `start_options`, and so do the languages if the data are a user's.
 _CHECKPOINT_WORDS = ("text_prefix", "purpose", "ignored_fields")
 _LANGUAGES = ("source_language", "target_language")
 _START_FIELDS = ("start_from", "start_options")
@@ -69,8 +80,8 @@ def train(data=None, folder=None, recipe=None, verbose=1, *, size=None, language
         **words: Fields of the recipe that have other values than its own, such as `minutes=30`. Settings are fitted around
             them. With `start_from="FOLDER"`, training begins with the weights of a translator, see docs/training.md;
             `text_prefix`, `purpose`, `source_language` and `target_language` then say what its files leave open. `minutes`
-            goes without what it plans: `epochs`, `steps_per_epoch`, `warmup_steps`, `schedule`. Given alone, `epochs` end the
-            plan of a recipe, or of a run, for some minutes.
+            plans `epochs`, `steps_per_epoch`, `warmup_steps` and `schedule`, so they cannot be given beside it. `epochs` alone
+            replace the `minutes` of a recipe or of a run.
 
     Returns:
         `Translator`, or `TextGenerator`.
@@ -182,10 +193,11 @@ def _carry_out(settled, verbose):
 def settle_training(data, folder, recipe, words, *, size=None, language_model=False):
     """The `SettledRun` of `train`, whose arguments these are; `words` is a dict."""
     words = _checked_words(words, _CHECKPOINT_WORDS)
-    data, names = _opened(data)
+    data, names = _data_or_names(data)
     folder, previous = _folder_and_recipe(folder)
     recipe = _loaded(recipe)
     is_new = recipe is None and previous is None
+    goes_on = recipe is None and previous is not None
     beginning = recipe or previous or _default_recipe(data, names, language_model=language_model)
     if language_model and not beginning.is_language_model:
         raise ValueError(
@@ -196,25 +208,26 @@ def settle_training(data, folder, recipe, words, *, size=None, language_model=Fa
     own_data = data is not None or is_for_any_files(beginning)
     if "start_from" in words:
         _check_start_words(words, size, language_model)
-        run_that_goes_on = folder if recipe is None and previous is not None else None
-        beginning = _with_start(beginning, words, own_data, is_new=is_new, folder=run_that_goes_on)
+        previous_folder = folder if goes_on else None
+        beginning = _with_start(beginning, words, own_data, is_new=is_new, folder=previous_folder)
     else:
         _check_no_checkpoint_words(words)
     fields = {name: words[name] for name in words if name not in _CHECKPOINT_WORDS + _START_FIELDS}
     settled = _with_words(beginning, fields, size)
-    splits = _split(data, settled, folder, previous)
+    splits = _open_data(data, settled, folder, previous)
     fitted = None
     if is_new and (settled.start_from or own_data):
-        fitted = _fitting(settled)(splits, settled, _given(fields, size))
+        fit = _fitting_function(settled)
+        fitted = fit(splits, settled, _given_fields(fields, size))
         settled = fitted.recipe
-    return SettledRun(settled, splits, folder or _free_folder(settled, ""), fitted)
+    return SettledRun(settled, splits, folder or _free_folder(settled), fitted)
 
 
 def settle_distillation(teachers, folder, data, recipe, words, *, size=None, layers=None, teaching=None):
     """The `SettledRun` of `distill`, whose arguments these are; `words` and `teaching` are dicts."""
     words = _checked_words(words)
     teachers = _as_folders(teachers)
-    data, names = _opened(data)
+    data, names = _data_or_names(data)
     folder, previous = _folder_and_recipe(folder)
     beginning = _loaded(recipe) or previous
     if beginning is None and not teachers:
@@ -240,15 +253,15 @@ def settle_distillation(teachers, folder, data, recipe, words, *, size=None, lay
         beginning = dataclasses.replace(beginning, data=())
     beginning = student_recipe(teachers, beginning, layers=layers, **(teaching or {}))
     settled = _with_words(beginning, words, size, layers)
-    splits = _split(data, settled, folder, previous)
+    splits = _open_data(data, settled, folder, previous)
     fitted = None
     if is_new and (data is not None or is_for_any_files(settled)):
         references = settled.distill.get("references", True)
-        fitted = fit_student_recipe(splits, settled, _given(words, size), references)
+        fitted = fit_student_recipe(splits, settled, _given_fields(words, size), references)
         if layers is not None:
             fitted = dataclasses.replace(fitted, recipe=with_layers(fitted.recipe, layers))
         settled = fitted.recipe
-    return SettledRun(settled, splits, folder or _free_folder(settled, "-student"), fitted)
+    return SettledRun(settled, splits, folder or _free_folder(settled, ending="-student"), fitted)
 
 
 def _checked_words(words, more=()):
@@ -270,8 +283,8 @@ def _as_folders(folders):
     return list(map(os.fspath, folders))
 
 
-def _opened(data):
-    """(data that are in memory, None) or (None, their names)."""
+def _data_or_names(data):
+    """(the data, None) if they are in memory, else (None, the names of data or files)."""
     if data is None or isinstance(data, DataSplits | TextPairs | PlainText):
         return data, None
     if isinstance(data, str | os.PathLike):
@@ -382,7 +395,7 @@ def _with_start(recipe, words, own_data, *, is_new, folder):
 def _with_words(recipe, fields, size, layers=None):
     """The recipe with the size, the layers and the fields that are given.
 
-    Minutes plan some fields; epochs end the plan of a recipe for minutes.
+    Fields that `minutes` plans cannot be given beside it; `epochs` alone replace the minutes of the recipe.
     """
     if size is not None:
         if "model" in fields:
@@ -405,23 +418,23 @@ def _with_words(recipe, fields, size, layers=None):
     return dataclasses.replace(recipe, **fields)
 
 
-def _given(fields, size):
-    """The names of the fields that somebody has given, which are not fitted."""
+def _given_fields(fields, size):
+    """The names of the fields that are given, and so are not fitted."""
     names = list(fields)
     if size is not None:
         names.append("model")
     return names
 
 
-def _fitting(recipe):
+def _fitting_function(recipe):
     """The function that fits a recipe to its data."""
     if recipe.start_from:
         return fit_start
     return fit_text_recipe if recipe.is_language_model else fit_recipe
 
 
-def _split(data, recipe, folder, previous):
-    """The `DataSplits`: those in memory, a part held out if need be, or those that a recipe names."""
+def _open_data(data, recipe, folder, previous):
+    """The `DataSplits`: of data in memory, of which a part is held out if they have none for validation, or of a recipe's files."""
     if isinstance(data, DataSplits):
         return data
     if data is not None:
@@ -433,7 +446,7 @@ def _split(data, recipe, folder, previous):
     return open_splits(recipe)
 
 
-def _free_folder(recipe, ending):
+def _free_folder(recipe, ending=""):
     if not recipe.data:
         raise ValueError("`folder` must be given for data that are no files. Received: folder=None.")
     return free_folder(f"runs/{data_name(recipe.data)}{ending}", recipe)

@@ -87,15 +87,14 @@ class _TextChoices(Choices):
     def tokenizer(self, text, scale):
         self.set(tokenizer="bytes")
         if self.recipe.tokenizer == "bytes":
-            return self.explain(
-                "tokens", "bytes: nothing to train, and every text can be written", "tokenizer"
-            )
+            self.explain("tokens", "bytes: nothing to train, and every text can be written", "tokenizer")
+            return
         self.set(split_digits=True)
         size = scale.vocabulary_size
         if "vocabulary_size" not in self.given:
             size = possible_vocabulary_size(text.splitlines(), size, self.recipe, keep_white_space=True)
         self.set(vocabulary_size=size)
-        return self.explain(
+        self.explain(
             "vocabulary",
             f"{self.recipe.vocabulary_size:,} {self.recipe.tokenizer}",
             "vocabulary_size",
@@ -156,9 +155,8 @@ class _TextChoices(Choices):
         self.set(learning_rate=scale.learning_rate, warmup_steps=max(1, min(_MOST_WARMUP_STEPS, total // 20)))
         self.check_warmup(total)
         if self.recipe.minutes:
-            return self.explain(
-                "training", f"what fits in {self.recipe.minutes:g} minutes, see below", "minutes"
-            )
+            self.explain("training", f"what fits in {self.recipe.minutes:g} minutes, see below", "minutes")
+            return
         self.explain(
             "training",
             f"{epochs} epochs of {an_epoch:,} updates, {total / self.updates_a_pass:.1f} times through the text",

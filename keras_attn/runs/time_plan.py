@@ -23,10 +23,10 @@ SHARE_OF_EVALUATION = 0.25
 _FEWEST_VALIDATIONS = 5
 _MOST_VALIDATIONS = 15
 _MOST_WARMUP_STEPS = 1000
-# The rest is planned anew where there is time for less than this share of it, or for more than this, and it was cut before.
+# The rest is planned anew if there is time for less than this share of it; or for more than `_MORE` times it, after a cut.
 _LESS = 0.9
 _MORE = 1.25
-# Of the time that is left, what validation and the last evaluation may take where they are known to be slow.
+# What they may take once they are measured; if it is more, there are fewer epochs.
 _MOST_OF_EVALUATION = 0.5
 # The speed of a run for some minutes is measured over this share of them, and over so many seconds.
 _SHARE_OF_A_MEASUREMENT = 0.02
@@ -143,7 +143,9 @@ def planned_rest(rest, most, seconds, costs, *, strict=False):
 
 
 class RunPlan:
-    """The length of a run as planned last. The rest of a run for some minutes is planned anew where the machine's speed changes.
+    """The length of a run as planned last.
+
+    Without `minutes` in the recipe, it is the recipe's. With them, the rest is planned anew when the machine's speed changes.
 
     Args:
         run: `TrainingRun`, whose recipe has the first plan.

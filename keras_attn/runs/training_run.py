@@ -1,4 +1,7 @@
-"""The base class of training runs: a folder, a resumable `fit`, the best weights, and a record."""
+"""The steps of every training run: its folder, a `fit` that can be resumed, the choice of weights, and a record.
+
+`go` locks the folder; `train_and_evaluate` prepares, compiles and fits; `finish_run` chooses the weights, evaluates and saves.
+"""
 
 import contextlib
 import dataclasses
@@ -14,7 +17,6 @@ import tensorflow as tf
 
 from keras_attn.files import locked_folder, remove_unfinished, replaced_folder, restored_folder
 from keras_attn.models import assign_weights, average_weights, read_weights, save_weights, write_weights
-from keras_attn.runs.combined_translators import Kept, kept_weights
 from keras_attn.runs.data import free_folder, shared_notes
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.runs.progress import (
@@ -53,8 +55,10 @@ from keras_attn.training import (
     restore_training_state,
 )
 
-# Of one tag; TensorBoard keeps ten.
-MOST_PICTURES = 20
+# The most pictures of one tag; TensorBoard keeps ten.
+_MOST_PICTURES = 20
+# The best epoch is kept in place of the average if chance makes it so much better with less than this probability.
+_SIGNIFICANT = 0.05
 
 
 class TrainingRun:
@@ -63,12 +67,12 @@ class TrainingRun:
     A subclass implements
 
     - `describe_data()`, a dict for the record, and `examples()`, texts of the validation data for it;
-    - `checksum(part)` and `names(split, part)`: the checksums of a part of the data, one or a list, and what each is of;
+    - `checksum(part)`, one checksum of a part of the data or a list of several, and `names(split, part)`, a name for each;
     - `prepare()`, which sets `model` and `batches`;
     - `validators()`, the callbacks that write `val_METRIC` to `logs`;
     - `samples_text()` and `picture_drawing()`, what TensorBoard shows of a validation, and `make_film()`, an `AttentionFilm`;
-    - `score(name)`, the metric of the current weights on the validation data, and what it was computed from;
-    - `p_value(average, best)`, a paired test of two of the latter;
+    - `score(name)`: the metric of the current weights on the validation data, and the answers that it was computed from;
+    - `p_value(average, best)`: the p-value of a paired test of the answers of two weights;
     - `evaluate()`, the final scores;
     - `save_result()`, `load_result()`, `result`, the return value of the run, and `where()`, a text with its path.
     """
@@ -139,13 +143,13 @@ class TrainingRun:
         if self.stop_signals.received == signal.SIGTERM:
             return
         if self.processes.is_first:
-            self.end()
+            self.finish_run()
         self.processes.wait()
         if not self.processes.is_first:
             with self.processes.alone():
                 self.load_result()
 
-    def end(self):
+    def finish_run(self):
         with self.processes.alone():
             if self.processes.count > 1:  # the processes share the model's weights
                 self.load_result()
@@ -206,7 +210,7 @@ class TrainingRun:
         return True
 
     def data_names(self):
-        """What each checksum is of, by the part of the data: the files, or what the data are called."""
+        """The names of the files or data behind the checksums, by the part of the data."""
         names = {}
         for split, part in self.data._asdict().items():
             names[split] = f"the {split} data" if part is None else self.names(split, part)
@@ -259,7 +263,7 @@ class TrainingRun:
             validators = self.validators()
             validators.append(self.validation_board())
             writers = [self.curves, *validators]
-        # `Progress` ends the epochs, which may be longer than planned where their number is smaller.
+        # `Progress` ends each epoch. Epochs become longer when a run for some minutes is planned anew with fewer of them.
         longest_epoch = self.steps_per_epoch
         if recipe.minutes is not None:
             longest_epoch *= recipe.epochs
@@ -286,7 +290,7 @@ class TrainingRun:
         self.finish_fit()
 
     def prepare_callbacks(self):
-        """Makes what `fit` calls, as it is at the begin of a run."""
+        """Makes the objects behind the callbacks, in the state in which a run begins."""
         recipe = self.recipe
         loss = next(metric for metric in self.model.metrics if metric.name == "loss")
         self.progress = Progress(
@@ -327,7 +331,10 @@ class TrainingRun:
         return f"val_{self.recipe.metric}"
 
     def callbacks(self, validators):
-        """The callbacks of `fit`, in this order; validators see averaged weights."""
+        """The callbacks of `fit`, in the order of their calls.
+
+        From the validators to `keep_for_average`, the model has its averaged weights, if the recipe has `ema_momentum`.
+        """
         average = contextlib.ExitStack()
         callbacks = [
             keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: self.plan.begin_epoch(epoch)),
@@ -360,12 +367,12 @@ class TrainingRun:
             self.progress,
             self.samples_text,
             self.pictures(),
-            epochs_per_picture=math.ceil(self.recipe.epochs / MOST_PICTURES),
+            epochs_per_picture=math.ceil(self.recipe.epochs / _MOST_PICTURES),
         )
 
     @functools.cached_property
     def film(self):
-        """What the page of attention shows, or None on backends that have no maps of given texts."""
+        """The `AttentionFilm`, which becomes a page, or None on backends without attention maps of given texts."""
         return self.make_film() if keras.backend.backend() == "tensorflow" else None
 
     def pictures(self):
@@ -433,7 +440,7 @@ class TrainingRun:
             self.states.save(self.progress.updates, self.take_snapshot(), state)
 
     def resume(self):
-        """Restores the last state, if there is one; returns whether training had ended."""
+        """Restores the last state, if there is one; returns whether training ended with it."""
         saved = self.states.load(clean=self.processes.is_first)
         self.processes.wait()
         if saved is None:
@@ -453,7 +460,7 @@ class TrainingRun:
         )
         if not state["has_ended"]:
             return False
-        why = self.why_over(self.scores()[-1])
+        why = self.reason_to_end(self.scores()[-1])
         if why and self.progress.epoch < self.plan.num_epochs:
             self.say(
                 f"Training ended after epoch {self.progress.epoch}: {why}. To train longer, change that too."
@@ -495,7 +502,7 @@ class TrainingRun:
         if recipe.minutes is not None and epoch < self.plan.num_epochs:
             self.plan.plan_rest(strict=True)
         num_epochs = self.plan.num_epochs
-        why = self.why_over(score)
+        why = self.reason_to_end(score)
         self.model.stop_training = bool(why)
         self.save_state(has_ended=bool(why))
         left = self.seconds_of_the_end()
@@ -529,8 +536,8 @@ class TrainingRun:
         compares_weights = self.recipe.num_averaged > 1
         return 1 + has_test + 2 * compares_weights
 
-    def why_over(self, score):
-        """Why the run ends after the epoch that gave `score`; "" if it goes on."""
+    def reason_to_end(self, score):
+        """Why training ends after an epoch with this score; "" if it goes on."""
         recipe = self.recipe
         epoch = self.progress.epoch
         best = self.keep_best.best_epoch
@@ -552,8 +559,8 @@ class TrainingRun:
     def choose_weights(self):
         """Sets the average of several epochs, or the best epoch if a paired test on validation says that it is better.
 
-        The score of the best of many epochs is too high by its choice, that of the average is not. `results["kept"]` and
-        the log tell which was kept, and why.
+        A score by which the best of many epochs was chosen is higher than the epoch deserves; the average was not chosen by its
+        score. `results["kept"]` and the log tell which was kept, and why.
         """
         epoch_files = sorted(self.checkpoints.glob("epoch-*.safetensors"))
         assign_weights(self.model, read_weights(self.best_file))
@@ -566,12 +573,12 @@ class TrainingRun:
         name = f"average of the {self.recipe.averaged} {len(epoch_files)} epochs"
         average_score, average_answers = self.validate(name)
         if self.recipe.reaches(average_score, best_score):
-            kept = kept_weights(name, None)
+            kept = _kept_weights(name, None)
         elif self.score_before is not None and self.keep_best.best_epoch is None:
-            # Those are not the best of many: no choice makes their score too high, and no run ends worse than it began.
+            # The weights at the start were not chosen by their score either. So no run ends worse than it began.
             kept = Kept("weights at the start", "no epoch scores better on validation, nor does the average")
         else:
-            kept = kept_weights(name, self.p_value(average_answers, best_answers))
+            kept = _kept_weights(name, self.p_value(average_answers, best_answers))
         if kept.weights == name:
             write_weights(average, self.checkpoints / "average.safetensors", self.weights_metadata)
         else:
@@ -627,6 +634,48 @@ class TrainingRun:
             return
         with open(self.folder / "log.txt", "a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """Which weights a run kept, and why.
+
+    Args:
+        weights: String, their name.
+        reason: String.
+        p_value: Float, of the paired test of the best epoch against the average; None where nothing was tested.
+    """
+
+    weights: str
+    reason: str
+    p_value: float | None = None
+
+    def report(self):
+        """A line to read."""
+        return f"Kept: {self.weights}; {self.reason}."
+
+
+def _kept_weights(average, p_value):
+    """The `Kept` of an average and a best epoch.
+
+    Args:
+        average: String, the name of the average.
+        p_value: Float, of the paired test that the best epoch is better; None where it does not score better.
+    """
+    if p_value is None:
+        return Kept(average, "the best epoch does not score better on validation")
+    if p_value < _SIGNIFICANT:
+        return Kept(
+            "best epoch",
+            f"it is better on validation than the average (paired test, p = {p_value:.2g})",
+            p_value,
+        )
+    return Kept(
+        average,
+        "the best epoch scores better on validation, but as the best of several; its lead may be chance (paired test, "
+        f"p = {p_value:.2g})",
+        p_value,
+    )
 
 
 def _on_epoch_end(function):

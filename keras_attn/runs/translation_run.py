@@ -26,7 +26,7 @@ from keras_attn.training.summaries import samples_table
 
 _TOKENS = "tokens"
 _START = "start"
-# More tokens than any source has: nothing is cut.
+# More tokens than any source has, so that nothing is cut.
 _UNCUT = 2**30
 _BEFORE = "validation, before training"
 _NUM_SAMPLES = 8
@@ -90,10 +90,10 @@ class TranslationRun(TrainingRun):
             source_tokenizer, target_tokenizer = self.make_tokenizers()
             self.model = self.make_model(source_tokenizer, target_tokenizer)
         if self.processes.is_first:
-            self.batches = self.make_batches(source_tokenizer, target_tokenizer)
+            self.batches = self.make_batches(source_tokenizer, target_tokenizer)  # which writes the token ids
         self.processes.wait()
-        if not self.processes.is_first:  # after the first has written the token ids
-            self.batches = self.make_batches(source_tokenizer, target_tokenizer)
+        if not self.processes.is_first:
+            self.batches = self.make_batches(source_tokenizer, target_tokenizer)  # which reads them
         self.translator = Translator(
             self.model,
             source_tokenizer,
@@ -190,11 +190,11 @@ class TranslationRun(TrainingRun):
         )
 
     def training_pairs(self):
-        """What is trained on: `TextPairs` or several, and their weights or None."""
+        """The `TextPairs` that are trained on, or several, and their weights or None."""
         return self.data.train, self.recipe.data_weights
 
     def pair_form(self):
-        """What stands around the tokens of a pair, as the translator to begin with has it."""
+        """The `PairForm` of the translator that the run begins with: what stands around the tokens of a pair."""
         if self.recipe.start_from is None:
             return PairForm()
         start = self.translator
@@ -218,7 +218,7 @@ class TranslationRun(TrainingRun):
         validation = self.data.validation
 
         def translate(texts):
-            # A model that has learned little would go on to the very end.
+            # A model that has learned little finds no END, and would write up to its longest answer.
             max_length = min(self.translator.max_length, self.batches.longest)
             return self.translator(texts, num_beams=1, max_length=max_length)
 
@@ -241,7 +241,7 @@ class TranslationRun(TrainingRun):
         return [self.quality, keras.callbacks.LambdaCallback(on_epoch_end=write_perplexity)]
 
     def perplexity_of(self, pairs):
-        """The perplexity of the targets of text pairs, those aside that are longer than the model takes."""
+        """The perplexity of the targets of text pairs, without those that are too long for the model."""
         tokens = self.translator.target_tokenizer.encode(list(pairs.targets))
         short = [row for row, ids in enumerate(tokens) if len(ids) < self.model.max_sequence_length]
         if not short:
@@ -304,7 +304,7 @@ class TranslationRun(TrainingRun):
         return getattr(evaluation, self.recipe.metric), translations
 
     def p_value(self, average, best):
-        """Of the best epoch's translations against the average's."""
+        """The p-value that the best epoch's translations are better than the average's."""
         references = self.data.validation.targets
         return paired_p_value(average, best, references, self.recipe.metric, self.recipe.bleu_tokenize)
 

@@ -201,7 +201,7 @@ def test_why_a_run_ends(epoch, best_epoch, changes, why):
         progress=types.SimpleNamespace(epoch=epoch),
         keep_best=types.SimpleNamespace(best_epoch=best_epoch),
     )
-    found = TrainingRun.why_over(run, 31.0)
+    found = TrainingRun.reason_to_end(run, 31.0)
     assert found.startswith(why)
     assert bool(found) == bool(why)
 
