@@ -1,7 +1,7 @@
 """The tasks of this package: where each is defined, and what it says of itself. Nothing is imported to look that up.
 
-A task registers itself where its class is defined, a user's own as well. Those of this package need TensorFlow to be imported,
-which `import keras_attn` and `keras-attn info` do without: what is known of them before is read from their source.
+A task registers itself where its class is defined, a user's own too. The files of this package's tasks import TensorFlow, which
+`import keras_attn` and `keras-attn info` do without. So the first attributes of these classes are read from their source.
 """
 
 import ast
@@ -10,7 +10,7 @@ import functools
 import importlib
 import pathlib
 
-# The files in keras_attn/tasks that define a task, whose class is called after the file. A new one adds its name here.
+# The files in keras_attn/tasks that define a task; the class is named after the file. A new task adds its file's name here.
 _MODULES = (
     "translator",
     "text_generator",
@@ -28,7 +28,7 @@ _imported = {}
 
 @dataclasses.dataclass(frozen=True)
 class Declaration:
-    """What is known of a task before it is imported: attributes of its class, see `keras_attn.tasks.Task`."""
+    """What is known of a task before its class is imported: the first attributes of `keras_attn.tasks.task.Task`."""
 
     name: str
     heads: tuple = ()
@@ -37,12 +37,12 @@ class Declaration:
 
     @property
     def file_stem(self):
-        """The name of the folder of such a task in the folder of a run, and of its kind in an export's declaration."""
+        """The name of the task's folder in a run's folder, and its `kind` in an export's declaration."""
         return self.name.replace(" ", "_")
 
     @property
     def config_file(self):
-        """The name of the file that tells the kind of a saved task."""
+        """The name of the file by which a saved task's folder is recognised."""
         return f"{self.file_stem}.json"
 
 

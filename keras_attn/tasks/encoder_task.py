@@ -141,9 +141,9 @@ class EncoderFunctions(SignatureFunctions):
 class EncoderTask(Task):
     """A model that reads whole texts, and its tokenizer: the base class of tasks that encode, a user's own among them.
 
-    A subclass declares itself as `Task` says, and implements `answers(texts)`, or `answers(texts, pairs)`: a function of string tensors (B,) to {name: tensor
-    (B, ...)}, `is_cut` among them, which calls and the export share. It calls its model through `computed`, the part that XLA
-    compiles. Its `served_functions` is a subclass of `EncoderFunctions`.
+    A subclass declares itself as `Task` says, and implements `answers(texts)`, or `answers(texts, pairs)`, which calls and the
+    export share: from string tensors (B,) to {name: tensor (B, ...)}, with the booleans `is_cut` among them. There it calls its
+    model through `computed`, which is the part that XLA compiles. Its `served_functions` is a subclass of `EncoderFunctions`.
 
     Args:
         model: A model with the `mixin`.
@@ -299,7 +299,7 @@ class EncoderTask(Task):
         return dict.fromkeys(names, asked), answers
 
     def computed(self, function, inputs, *shape):
-        """What a function of the model's inputs gives, compiled with XLA if this task is.
+        """The result of a function of the model's inputs, which XLA compiles if this task has `jit_compile`.
 
         Args:
             function: Function of a dict as `model_inputs` gives it to floats (B, *shape).
@@ -314,7 +314,7 @@ class EncoderTask(Task):
         return self._buckets(function, inputs, shape)
 
     def logits(self, inputs):
-        """What the model gives for its inputs where it does not learn."""
+        """The model's outputs for its inputs, outside of training."""
         return self.model(inputs, training=False)
 
     def framed(self, texts, pairs=None, max_length=None):
@@ -364,7 +364,7 @@ class EncoderTask(Task):
         return rows
 
     def warn_of_cuts(self, is_cut, what="a text"):
-        """Warns if texts are cut, booleans of which are given, with how much of one is read."""
+        """Warns if texts are cut, and says how much of one is read; `is_cut` is a boolean for each text."""
         limit = f"{self.max_length} tokens of {what} are read, special tokens counted"
         warn_of_cuts(int(np.sum(is_cut)), len(is_cut), limit)
 

@@ -58,7 +58,8 @@ class Signature:
         meaning: String.
         inputs: List of names in the `signature_inputs` of the task.
         outputs: Dict from the names of outputs to their meanings.
-        view: String, how a page shows the answer; None if it does not ask this signature.
+        view: String, how a page shows the answer: a line of the table of views in docs/serving.md, "text" for instance; None if
+            the page does not ask this signature.
         shown: Integer, the number of examples in the request that the README shows; 0 for no such request.
         beginnings: Dict with `length`, the name of the option that limits an answer, and `options` that make it quick, with which
             a page shows an answer growing; or None.
