@@ -16,6 +16,23 @@ def check_positive(name, value, optional=False):
     return int(value)
 
 
+def check_max_length(max_length, max_sequence_length):
+    """The most tokens of an answer: `max_length`, or if that is None, the most that the model can take.
+
+    Raises:
+        ValueError: if `max_length` is not a positive integer, or is greater than `max_sequence_length`.
+    """
+    if max_length is None:
+        return max_sequence_length
+    max_length = check_positive("max_length", max_length)
+    if max_length > max_sequence_length:
+        raise ValueError(
+            "`max_length` must be at most `max_sequence_length`. "
+            f"Received: max_length={max_length}, max_sequence_length={max_sequence_length}."
+        )
+    return max_length
+
+
 def check_count(name, value):
     """Returns `value` (a NumPy integer, for instance) as an `int`.
 

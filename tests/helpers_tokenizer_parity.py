@@ -22,7 +22,7 @@ from helpers_texts import hard_texts
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from keras_attn.huggingface.tokenizer_loading import read_tokenizer
-from keras_attn.tasks.search_graphs import final_pieces
+from keras_attn.tasks.streams import final_pieces
 from keras_attn.text import PipelineTokenizer
 from keras_attn.text.patterns import LLAMA3_PATTERN
 from keras_attn.text.sentencepiece_models import read_proto

@@ -26,7 +26,7 @@ ALLOWED = {
     "export": {"models", "generation", "text", "ops"},
     "huggingface": {"models", "layers", "text", "ops"},
     "opennmt": {"models", "layers", "text", "ops"},
-    "tasks": set("huggingface opennmt export inspection models generation text plots ops".split()),
+    "tasks": set("huggingface opennmt export inspection models layers generation text plots ops".split()),
     "inspection": {"layers", "ops", "plots"},
     "serve": {"export", "tasks", "plots"},
     "runs": set(

@@ -33,7 +33,7 @@ def direct_sublayers(layer):
 def layers_and_variables_of_its_own(layer):
     """The lists that Keras keeps of a layer's own sub-layers, trainable and other variables, and changes in place.
 
-    Why: public properties make new lists, of all nested layers, in each call; `models.trace_guard` reads these in each answer
+    Why: public properties make new lists, of all nested layers, in each call; `tasks.graph_cache` reads these in each answer
     of a task.
     Since: Keras 3.0: `_layers`, `_trainable_variables`, `_non_trainable_variables`.
     If it goes: a task does not notice that its model was changed, or cannot answer.

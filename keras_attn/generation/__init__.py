@@ -1,7 +1,7 @@
 """Decoding with a step function: one loop, the searches that run in it, and their options."""
 
 from keras_attn.generation.beam_search import beam_search
-from keras_attn.generation.choose_search import checked_max_length, checked_options, find_answers
+from keras_attn.generation.choose_search import checked_options, find_answers
 from keras_attn.generation.decoding_loop import cache_lengths, decode, extend_caches
 from keras_attn.generation.greedy_and_sampling import GreedySearch, greedy_search, sample
 from keras_attn.generation.options import MAX_HYPOTHESES, OPTIONS, DecodingOptions
@@ -28,7 +28,6 @@ __all__ = [
     "beam_search",
     "cache_lengths",
     "check_num_hypotheses",
-    "checked_max_length",
     "checked_options",
     "decode",
     "extend_caches",

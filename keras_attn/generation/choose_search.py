@@ -1,6 +1,5 @@
 """The search that the arguments of a model's `generate` ask for."""
 
-from keras_attn.checks import check_positive
 from keras_attn.generation.beam_search import BeamSearch
 from keras_attn.generation.decoding_loop import decode
 from keras_attn.generation.greedy_and_sampling import GreedySearch, Sampling
@@ -67,26 +66,3 @@ def checked_options(options, num_beams, num_return_sequences):
             f"Received: num_return_sequences={num_return_sequences}, num_beams={num_beams}."
         )
     return options
-
-
-def checked_max_length(max_length, max_sequence_length):
-    """The most tokens of an answer: `max_length`, or if that is None, the most that the model can take.
-
-    Raises:
-        ValueError: if `max_length` is not a positive integer, or is greater than `max_sequence_length`.
-
-    Example:
-
-    ```python
-    max_length = checked_max_length(None, max_sequence_length=512)
-    ```
-    """
-    if max_length is None:
-        return max_sequence_length
-    max_length = check_positive("max_length", max_length)
-    if max_length > max_sequence_length:
-        raise ValueError(
-            "`max_length` must be at most `max_sequence_length`. "
-            f"Received: max_length={max_length}, max_sequence_length={max_sequence_length}."
-        )
-    return max_length

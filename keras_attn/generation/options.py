@@ -320,7 +320,7 @@ class DecodingOptions:
         values = {name: values_per_row(name, value, batch_size) for name, value in self.given().items()}
         return dataclasses.replace(self, **values)
 
-    def arrays_of(self, rows, num_rows):
+    def row_arrays(self, rows, num_rows):
         """The options of some rows of a batch, as a dict of NumPy arrays with one value per row.
 
         Args:

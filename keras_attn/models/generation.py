@@ -17,11 +17,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attn.checks import check_rank
+from keras_attn.checks import check_max_length, check_rank
 from keras_attn.generation import (
     Prompt,
     SearchInputs,
-    checked_max_length,
     checked_options,
     extend_caches,
     find_answers,
@@ -178,8 +177,8 @@ class CausalGeneration:
         if max_total_length is None:
             max_length = _max_new_tokens(length, max_length, self.max_sequence_length)
         else:
-            total = checked_max_length(max_total_length, self.max_sequence_length)
-            max_length = checked_max_length(max_length, total - 1)
+            total = check_max_length(max_total_length, self.max_sequence_length)
+            max_length = check_max_length(max_length, total - 1)
 
         def read_prompt(prompt):
             return _CausalStep(self).read_prompt(prompt)
@@ -460,7 +459,7 @@ class Seq2SeqGeneration:
 
         Options with a coverage penalty need `penalizes_coverage`.
         """
-        max_length = checked_max_length(max_length, self.max_sequence_length)
+        max_length = check_max_length(max_length, self.max_sequence_length)
         shared_size = getattr(self, "vocabulary_size", None)
         _check_start(start_token_id, getattr(self, "target_vocabulary_size", None) or shared_size)
         encoder_token_ids, encoder_padding_mask = _read_source(

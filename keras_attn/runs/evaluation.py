@@ -8,16 +8,16 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attn.data import consecutive_windows
-from keras_attn.tasks.search_graphs import function_of_arrays
+from keras_attn.tasks.other_backends import function_of_arrays
 from keras_attn.training import corpus_bleu, corpus_chrf, exact_match, token_negative_log_likelihood
 from keras_attn.training.metrics import check_bleu_tokenizer
 
-# A share of the references; a text of people has few such lines.
+# References look tokenised if more than this share of them ends with a full stop that stands apart.
 _MOST_TOKENISED = 0.1
 _WINDOWS_PER_BATCH = 128
 # More than any token has.
 _CHARACTERS_OF_A_TOKEN = 1000
-# A score near nothing: chrF of unrelated texts in one language, and few words, is up to 35.
+# Scores of translations that are hardly related to the references: chrF of unrelated short texts of one language is up to 35.
 _LOW = {"bleu": 10.0, "chrf": 40.0, "exact_match": 5.0}
 FEW_PAIRS = 1000
 FEW_UPDATES = 1000
@@ -111,7 +111,7 @@ def evaluation_of(translations, pairs, num_beams, length_penalty, bleu_tokenize=
 
 
 def _note_on_tokenised(references):
-    """What to say of references that look tokenised, whose tokens 13a would tokenise again; else an empty text."""
+    """A note on references that look tokenised, which 13a would tokenise again; an empty text on others."""
     count = sum(text.rstrip().endswith(" .") for text in references)
     if count <= _MOST_TOKENISED * len(references):
         return ""

@@ -19,8 +19,8 @@ from keras_attn.checks import check_positive
 from keras_attn.compat.keras import all_layers
 from keras_attn.ops import compiled_scope
 
-# Fills the rows of a batch in this room. It is no token in any vocabulary, where a pad may be one: END, or a real token
-# that is there by chance.
+# Fills the rows of a batch in this room. No vocabulary has this id. A pad may be a token: some checkpoints pad with END, or with
+# the id of a real word.
 NO_TOKEN = -1
 
 
@@ -275,7 +275,7 @@ _warns_of_cuts = contextvars.ContextVar("warns_of_cuts", default=True)
 
 @contextlib.contextmanager
 def untold_cuts():
-    """In the block, texts are cut without a warning: those that the library itself asks about, to check an export.
+    """Within the block, no warning says that texts are cut: for texts that the library itself makes up, to check an export.
 
     Example:
 
@@ -301,7 +301,7 @@ def warn_of_cuts(num_cut, num_texts, limit):
     if not num_cut or not _warns_of_cuts.get():
         return
     frame = sys._getframe(1)
-    level = 2
+    level = 2  # of the caller of the library, for `warnings`
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("keras_attn."):
         frame = frame.f_back
         level += 1

@@ -47,34 +47,34 @@ PageLabels.__doc__ = (
 class Task:
     """A model and its tokenizers, called with strings: the base class of all tasks.
 
-    A task declares itself by attributes of its class, and is known from then on: `keras_attn.load` finds it in the folders that it
-    was saved in. Attributes that are read before the class is imported, the first four, must be literals.
+    A task declares itself by attributes of its class. From then on it is known, and `keras_attn.load` finds it in the folders of
+    saved tasks. The first four attributes are read from the source before the class is imported, so they must be literals.
 
     Attributes:
-        name: String, what messages call it, and after which its files are named.
-        heads: Ends of the class names of transformers that become this task: a checkpoint's `architectures` has one.
-        bodies: Which bodies without a head do: "encoder", "decoder", "seq2seq".
-        checkpoint_formats: Beside config.json: "sentence-transformers" or "opennmt-tf".
+        name: String, what messages call it. Its files are named after it.
+        heads: Endings of class names of transformers. A checkpoint whose `architectures` in config.json has one becomes this task.
+        bodies: The kinds of models without a head that become this task: "encoder", "decoder", "seq2seq".
+        checkpoint_formats: Formats of other checkpoints that become it: "sentence-transformers", "opennmt-tf".
         article: String, "A" or "An".
-        mixin: The class that its model must have, or a tuple of such.
-        needs_tensorflow: String, what it says on other backends.
-        tokenizer_names: The arguments of the constructor that are tokenizers, each saved in a folder of its name.
-        saved_options: The names of other arguments, which are attributes and are saved.
-        saved_lists: Those of them that are lists of strings.
-        data_names: The attributes that graphs are given as inputs.
-        saved_format: Integer, the format of its saved configuration; the next one has what `more_to_save` gives.
-        signatures: {name: `Signature`} of its export; `serving_default` is the first.
-        signature_inputs: {name: `Input`} of all of them, in the order in which a page shows them.
-        served_functions: The class of the `SignatureFunctions`.
+        mixin: The class of which its model must be an instance, or a tuple of classes.
+        needs_tensorflow: String, the message on other backends.
+        tokenizer_names: The arguments of the constructor that are tokenizers; each is saved in a folder of its name.
+        saved_options: The names of other arguments that are saved; they are attributes too.
+        saved_lists: Those of `saved_options` that are lists of strings.
+        data_names: The attributes that are inputs of its graphs, so that no graph depends on them.
+        saved_format: Integer, the format of its saved configuration. One with entries of `more_to_save` has the next number.
+        signatures: {name: `Signature`} of its export, `serving_default` first.
+        signature_inputs: {name: `Input`} of the inputs of all signatures, in the order in which a page shows them.
+        served_functions: The subclass of `SignatureFunctions` that computes the signatures.
         export_description: String, the first sentence of an export's README.
         export_formats: The formats of `export_model`.
         compiles_with_xla: Boolean, whether there is an export for XLA.
         takes: "texts" or "images".
         page_labels: `PageLabels`.
-        asked_signatures: Those of which a page asks the first that an export has, or else `serving_default`.
+        asked_signatures: Names of signatures. A page asks the first that an export has, or `serving_default` if it has none.
         drawing_signature: The name of the signature that draws at random, or None.
-        statuses: {what a `status` may name: a sentence}.
-        show_options: The names of the options of `show` that it has.
+        statuses: {name in a `status`: a sentence that explains it}.
+        show_options: The names of the options of `show` that this task takes.
 
     Args:
         model: A model with the `mixin`.
@@ -293,7 +293,7 @@ class Task:
 
     @classmethod
     def weight_renaming(cls, config):
-        """The function from the names of weights in a saved folder to the current ones."""
+        """The function that turns the name of a weight in a saved folder into its current name."""
         return str
 
     @classmethod
@@ -644,8 +644,8 @@ class Task:
             key: What the graph depends on beside the task.
             function: Function of tensors, in which TensorFlow runs.
             input_signature: The specs of its inputs.
-            depends_on_task: Boolean, whether it depends on the task at all, and so on its model: of a graph of strings alone
-                False.
+            depends_on_task: Boolean, whether it depends on the task or its model. False for a graph in which a tokenizer alone
+                runs.
         """
 
         def trace():
@@ -700,7 +700,7 @@ def _with_int8_check(function):
 
 
 def as_given(columns, single):
-    """Lists as the caller wants them: one alone is no tuple; of a single text, only its own values."""
+    """Columns as a call returns them: a tuple if there are several; of a single text, its values instead of lists of one."""
     if single:
         columns = [column[0] for column in columns]
     return columns[0] if len(columns) == 1 else tuple(columns)

@@ -63,13 +63,14 @@ class SourceForm:
         if self.text_prefix:
             texts = tf.strings.join([self.text_prefix, texts])
         whole = tokenizer.tokenize(texts)
-        room = max_sequence_length - len(self.before) - len(self.after)
-        before = self._rows(self.before, whole, language_ids)
-        after = self._rows(self.after, whole, language_ids)
-        parts = [before, whole[:, :room], after]
-        return tf.concat(parts, axis=1), whole.row_lengths() > room
+        room = max_sequence_length - self.num_special
+        before = self._in_each_row(self.before, whole, language_ids)
+        after = self._in_each_row(self.after, whole, language_ids)
+        token_ids = tf.concat([before, whole[:, :room], after], axis=1)
+        return token_ids, whole.row_lengths() > room
 
-    def _rows(self, ids, whole, language_ids):
+    def _in_each_row(self, ids, whole, language_ids):
+        """`before` or `after` as a tensor (B, number of ids), the language's token of each source in its place."""
         rows = tf.tile(tf.constant([ids], whole.dtype, [1, len(ids)]), [whole.nrows(), 1])
         if LANGUAGE not in ids:
             return rows

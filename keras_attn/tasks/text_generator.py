@@ -235,9 +235,9 @@ class TextGenerator(GenerativeTask):
             ValueError: for an option out of range, or with another number of values than there are texts.
         """
         single = isinstance(texts, str | bytes)
-        num_answers = num_return_sequences
-        if not num_answers:
-            num_answers = 1 if return_scores else None
+        num_answers = num_return_sequences or None  # None: one answer without its score
+        if num_answers is None and return_scores:
+            num_answers = 1
         search = self.search_options(num_beams, length_penalty, max_length, num_answers)
         token_ids = self._prompts(texts, _limits(options, search["max_length"]))
         answers = self._answers(token_ids, search, options, batch_size, num_workers)
@@ -279,7 +279,8 @@ class TextGenerator(GenerativeTask):
         text = self.chat_template.text(messages, tokens)
         # The template has written START, where there is one.
         [token_ids] = self._prompts([text], _limits(options, search["max_length"]), has_start=False)
-        return self._answer(token_ids, search, options).texts[0]
+        [answer] = self._answers([token_ids], search, options)
+        return answer.texts[0]
 
     def stream(self, text, max_length=None):
         """Continues one text greedily and yields the continuation piece by piece, while it is decoded.
@@ -452,7 +453,7 @@ class TextGenerator(GenerativeTask):
         for name, other in others.items():
             [other_prompt] = other._prompts(content, search["max_length"])
             check_same_tokens(name, prompt_tokens, self.tokenizer.token_strings(other_prompt))
-        answer = self._answer(prompt, search)
+        [answer] = self._answers([prompt], search)
         answers = list(zip(map(self._trimmed, answer.token_ids), answer.scores))
         token_ids = prompt + answers[0][0]
         compared = {name: continuation_maps(other, token_ids)[0] for name, other in others.items()}
@@ -480,7 +481,8 @@ class TextGenerator(GenerativeTask):
         for text in texts:
             [prompt] = self.prompts(tf.constant([text]), num_new)[0].to_list()
             prompt = prompt[num_new - longest :]
-            continued = self._trimmed(self._answer(prompt, search).token_ids[0])
+            [answer] = self._answers([prompt], search)
+            continued = self._trimmed(answer.token_ids[0])
             maps, tokens, _ = continuation_maps(self, prompt + continued, dtype="float32")
             answers.append(single_answer(maps, tokens))
         return {"inputs": list(texts)}, answers
@@ -512,9 +514,9 @@ class TextGenerator(GenerativeTask):
         ids = tf.fill([tf.reduce_sum(is_empty)], start)
         return tf.RaggedTensor.from_row_lengths(tf.cast(ids, token_ids.dtype), is_empty)
 
-    def search(self, token_ids, options, compiler):
-        """The result of the model's `generate` for prompts (B, P); the options are those of `search_options`."""
-        return self.model.generate(**self._search_arguments(token_ids), compiler=compiler, **options)
+    def run_search(self, token_ids, search, compiler):
+        """The result of the model's `generate` for prompts (B, P), with the arguments in the dict `search`."""
+        return self.model.generate(**self._search_arguments(token_ids), compiler=compiler, **search)
 
     def stream_inputs(self, token_ids, max_length, limit, compiler):
         """`SearchInputs` for the continuation of prompts (B, P)."""

@@ -1,3 +1,13 @@
+"""The task that translates: a call, scores, alignments and streams; saved folders, checkpoints, exports and pages.
+
+The way of a call, `translator(texts)`:
+
+- `_encode_sources`: strings to lists of ids, `SourceForm.token_ids` around what the tokenizer finds;
+- `_answers` (generative_task.py): batches of similar lengths, and for each `_search_batch`, one graph that is kept;
+- in this graph `run_search`: the `generate` of the model (models/generation.py), whose searches are in keras_attn/generation;
+- `answer_texts`: ids back to strings, in another graph.
+"""
+
 import dataclasses
 import re
 
@@ -30,7 +40,7 @@ from keras_attn.tasks.batches import (
     to_texts,
     warn_of_cuts,
 )
-from keras_attn.tasks.generative_task import GenerativeTask, answer_columns
+from keras_attn.tasks.generative_task import Answer, GenerativeTask, answer_columns
 from keras_attn.tasks.given_translations import (
     alignment,
     attention_maps,
@@ -52,7 +62,6 @@ from keras_attn.tasks.search_functions import (
     STATUSES,
     TranslatorFunctions,
 )
-from keras_attn.tasks.search_graphs import Answer
 from keras_attn.tasks.shortlist import Shortlist, checked_shortlist, vocabulary_sizes
 from keras_attn.tasks.signatures import TEXT, Input, Signature, second_text, text_box
 from keras_attn.tasks.task import PageLabels, as_given, check_vocabulary, only_text
@@ -294,11 +303,11 @@ class Translator(GenerativeTask):
             ValueError: for an option out of range, or with another number of values than there are texts.
         """
         single = isinstance(texts, str | bytes)
-        num_answers = num_return_sequences
-        if not num_answers:
-            num_answers = 1 if return_scores else None
+        num_answers = num_return_sequences or None  # None: one answer without its score
+        if num_answers is None and return_scores:
+            num_answers = 1
         search = self.search_options(num_beams, length_penalty, max_length, num_answers)
-        token_ids = self._source_token_ids(as_utf8(texts), source_language).to_list()
+        token_ids = self._encode_sources(texts, source_language)
         if target_prefix is not None:
             options = self._with_prefix(options, target_prefix, len(token_ids))
         if target_language is not None:
@@ -335,7 +344,7 @@ class Translator(GenerativeTask):
         """
 
         def start(most):
-            [token_ids] = self._source_token_ids(as_utf8(text)).to_list()
+            [token_ids] = self._encode_sources(text)
             return token_ids, 0 if self._is_empty(token_ids) else most
 
         return self._stream(text, start, max_length)
@@ -378,7 +387,7 @@ class Translator(GenerativeTask):
         single = isinstance(sources, str | bytes)
         if single != isinstance(targets, str | bytes):
             raise ValueError("`sources` and `targets` must be two strings or two lists of strings.")
-        source_ids = self._source_token_ids(as_utf8(sources), source_language).to_list()
+        source_ids = self._encode_sources(sources, source_language)
         target_ids = self.target_tokenizer.encode(as_utf8(targets))
         first = self._first_token_ids(target_language, len(target_ids))
         end = self.target_tokenizer.end_token_id
@@ -426,7 +435,7 @@ class Translator(GenerativeTask):
         single = isinstance(sources, str | bytes)
         sources = [text.decode() for text in as_utf8(sources)]
         targets = self(sources) if targets is None else [text.decode() for text in as_utf8(targets)]
-        source_ids = self._source_token_ids(as_utf8(sources)).to_list()
+        source_ids = self._encode_sources(sources)
         source_spans = self._source_spans(sources)
         first = self._first_token_ids(None, len(targets))
         target_ids, target_spans = _with_spans(self.target_tokenizer, targets, first)
@@ -551,19 +560,19 @@ class Translator(GenerativeTask):
     ):
         if not isinstance(content, str | bytes):
             raise ValueError(f"`text` must be one string. Received: {type(content).__name__}.")
-        [source_ids] = self._source_token_ids(as_utf8(content), source_language).to_list()
+        [source_ids] = self._encode_sources(content, source_language)
         if self._is_empty(source_ids):
             raise ValueError("`text` must hold a token. Received an empty text.")
         source_tokens = self.source_tokenizer.token_strings(source_ids)
         for name, other in others.items():
-            [other_ids] = other._source_token_ids(as_utf8(content), source_language).to_list()
+            [other_ids] = other._encode_sources(content, source_language)
             check_same_tokens(name, source_tokens, self.source_tokenizer.token_strings(other_ids))
         if target is None:
             if num_beams is None:
                 num_beams = self.num_beams
             search = self.search_options(num_beams, None, max_length, num_beams)
             options = self._with_target_language(DecodingOptions(), target_language, 1)
-            answer = self._answer(source_ids, search, options)
+            [answer] = self._answers([source_ids], search, options)
             answers = list(zip(map(self._trimmed, answer.token_ids), answer.scores))
         else:
             [ids] = self.target_tokenizer.encode(as_utf8(target))
@@ -610,7 +619,8 @@ class Translator(GenerativeTask):
             [source_ids] = self.source_token_ids(tf.constant([text]), longest=longest)[0].to_list()
             if self._is_empty(source_ids):
                 continue
-            target_ids = self._trimmed(self._answer(source_ids, search).token_ids[0])
+            [translation] = self._answers([source_ids], search)
+            target_ids = self._trimmed(translation.token_ids[0])
             maps, tokens, _ = translation_maps(self, source_ids, target_ids, dtype="float32")
             answer = single_answer(maps, tokens)
             answer["target_tokens"] = np.array(self.target_tokenizer.token_strings(target_ids))
@@ -633,14 +643,15 @@ class Translator(GenerativeTask):
 
     # Graphs.
 
-    def search(self, token_ids, options, compiler):
-        """The result of the model's `generate` for ids (B, S); the options are those of `search_options`."""
-        start, options = self._start_token_ids(options)
+    def run_search(self, token_ids, search, compiler):
+        """The result of the model's `generate` for ids (B, S), with the arguments in the dict `search`."""
+        start, options = self._start_token_ids(search["options"])
+        search = {**search, "options": options}
         if self.shortlist is not None:
-            options["listed"] = self.shortlist.listed_tokens(
+            search["listed"] = self.shortlist.listed_tokens(
                 token_ids,
                 *vocabulary_sizes(self.model),
-                options["options"].prefix_token_ids,
+                options.prefix_token_ids,
                 to_buckets=compiler is not None,
             )
         token_ids, mask = for_model(token_ids)
@@ -652,7 +663,7 @@ class Translator(GenerativeTask):
             compiler=compiler,
             encoder_padding_mask=mask,
             pad_token_id=NO_TOKEN,
-            **options,
+            **search,
         )
 
     def stream_inputs(self, token_ids, max_length, limit, compiler):
@@ -689,40 +700,50 @@ class Translator(GenerativeTask):
         return {name: getattr(self, name) for name in names}
 
     def source_token_ids(self, texts, language_ids=None, longest=None):
-        """Strings (B,) -> ragged ids (B, None) of at most `longest`, by default `max_sequence_length`, and booleans (B,):
-        which were cut."""
+        """In a graph or not: strings (B,) -> ragged ids (B, None), and which were cut, booleans (B,).
+
+        `language_ids` are int32 (B,), by default those of the default language; `longest` is the most ids of a source, by
+        default the model's `max_sequence_length`.
+        """
         if language_ids is None and self.languages is not None:
             language_ids = tf.fill(tf.shape(texts), self.languages.default("source"))
         longest = longest or self.model.max_sequence_length
         return self.source_form.token_ids(self.source_tokenizer, texts, longest, language_ids)
 
     def _start_token_ids(self, options):
-        """START, and the options; where START is the token of a row's language, it is no token of the answer."""
-        first = options["options"].first_token_id
+        """The START of each row, or one of all, and the `DecodingOptions` that are left.
+
+        Where START is the token of a row's language, that token comes before the answer, not as its first.
+        """
+        first = options.first_token_id
         if self.languages is None or not self.languages.target_is_start or first is None:
             return self.start_token_id, options
-        decoding = dataclasses.replace(options["options"], first_token_id=None)
-        return ops.where(first < 0, self.start_token_id, first), {**options, "options": decoding}
+        start = ops.where(first < 0, self.start_token_id, first)
+        return start, dataclasses.replace(options, first_token_id=None)
 
-    def _source_token_ids(self, texts, language=None):
-        if language is not None:
-            self._check_languages(source_language=language)
-        rows = None if self.languages is None else self.languages.rows("source", language, len(texts))
-        token_ids, is_cut = self.source_token_ids(tf.constant(texts, tf.string, [len(texts)]), rows)
+    def _encode_sources(self, texts, language=None):
+        """The list of ids of each source of a call, with a warning where one is cut."""
+        texts = as_utf8(texts)
+        language_ids = self._language_ids("source", language, len(texts))
+        token_ids, is_cut = self.source_token_ids(tf.constant(texts, tf.string, [len(texts)]), language_ids)
         limit = f"the first {self.model.max_sequence_length} tokens of a source are read"
         warn_of_cuts(int(np.sum(is_cut)), len(texts), limit)
-        return token_ids
+        return token_ids.to_list()
 
-    def _check_languages(self, **names):
-        for name, value in names.items():
-            if value is not None and self.languages is None:
-                raise ValueError(f"`{name}` is for multilingual translators. Received: {name}={value!r}.")
+    def _language_ids(self, side, language, num_texts):
+        """The id of each text's language, int32 (B,), or None if there is none; `side` is "source" or "target"."""
+        if self.languages is not None:
+            return self.languages.rows(side, language, num_texts)
+        if language is not None:
+            raise ValueError(
+                f"`{side}_language` is for multilingual translators. Received: {side}_language={language!r}."
+            )
+        return None
 
     def _with_target_language(self, options, language, num_texts):
-        self._check_languages(target_language=language)
         if language is None:
             return options
-        ids = self.languages.rows("target", language, num_texts)
+        ids = self._language_ids("target", language, num_texts)
         return dataclasses.replace(options or DecodingOptions(), first_token_id=ids)
 
     def _started_by(self, language):
@@ -732,7 +753,7 @@ class Translator(GenerativeTask):
         return self.replaced(start_token_id=self.languages.ids[language])
 
     def _first_token_ids(self, language, num_texts):
-        """For each text, the list of tokens that its translation begins with at no cost: one or none."""
+        """For each text, the tokens with which its translation begins and which have no probability: a list of one or none."""
         if language is not None and self.languages is not None and self.languages.target_is_start:
             raise ValueError(
                 "This translator scores translations into its default language only: a language is its START. "

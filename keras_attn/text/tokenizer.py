@@ -39,7 +39,19 @@ def as_utf8(texts):
         texts = [texts]
     if not isinstance(texts, Iterable):
         raise ValueError(f"`texts` must be a string or an iterable of strings. Received: texts={texts!r}.")
-    return [_encode(text) for text in texts]
+    valid = []
+    for text in texts:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "replace")
+        if not isinstance(text, str):
+            raise ValueError(f"`texts` must hold `str` or `bytes` only. Received an element {text!r}.")
+        try:
+            valid.append(text.encode("utf-8"))
+        except UnicodeEncodeError:
+            # UTF-16 joins a high and a low surrogate into their character, and replaces only the lone ones.
+            repaired = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            valid.append(repaired.encode("utf-8"))
+    return valid
 
 
 def check_not_blank(texts):
@@ -52,18 +64,6 @@ def check_not_blank(texts):
             f"`texts` must hold text to train on. Received {len(sentences)} texts, none with a character."
         )
     return sentences
-
-
-def _encode(text):
-    if isinstance(text, bytes):
-        return text.decode("utf-8", "replace").encode("utf-8")
-    if not isinstance(text, str):
-        raise ValueError(f"`texts` must hold `str` or `bytes` only. Received an element {text!r}.")
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:
-        # UTF-16 joins a high and a low surrogate into their character, and replaces only the lone ones.
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
 
 
 class Tokenizer(tf.Module):
@@ -127,7 +127,7 @@ class Tokenizer(tf.Module):
         Raises:
             ValueError: If `texts` is a tensor of another dtype or rank.
         """
-        return self._texts_to_ids(_repair_utf8(_as_string_vector(texts)))
+        return self._texts_to_ids(_valid_utf8(texts))
 
     def tokenize_with_offsets(self, texts):
         """Turns a batch of strings into token ids, and gives the bytes of the text that each id stands for.
@@ -144,7 +144,7 @@ class Tokenizer(tf.Module):
         Raises:
             ValueError: If `texts` is a tensor of another dtype or rank.
         """
-        return self._texts_to_ids_with_offsets(_repair_utf8(_as_string_vector(texts)))
+        return self._texts_to_ids_with_offsets(_valid_utf8(texts))
 
     def detokenize(self, token_ids):
         """Turns a batch of token ids into strings.
@@ -171,7 +171,7 @@ class Tokenizer(tf.Module):
         if self.end_token_id is not None:
             is_text &= _is_before_first(self.end_token_id, token_ids)
         token_ids = tf.ragged.boolean_mask(token_ids, token_ids.with_values(is_text))
-        return _repair_utf8(self._ids_to_texts(tf.cast(token_ids, tf.int32)))
+        return _valid_utf8(self._ids_to_texts(tf.cast(token_ids, tf.int32)))
 
     def encode(self, texts):
         """Turns Python strings into lists of token ids.
@@ -288,7 +288,15 @@ class Tokenizer(tf.Module):
 _UTF8 = r"[\x{0}-\x{D7FF}\x{E000}-\x{10FFFF}]*"
 
 
-def _repair_utf8(texts):
+def _valid_utf8(texts):
+    """Texts as a string tensor (B,), whose invalid bytes are U+FFFD."""
+    if not tf.is_tensor(texts):
+        texts = tf.constant(as_utf8(texts), tf.string)
+    if texts.dtype != tf.string or texts.shape.rank not in (1, None):
+        raise ValueError(
+            "`texts` must be a string tensor of shape (B,). "
+            f"Received: dtype={texts.dtype.name}, shape={texts.shape}."
+        )
     # Checking that nothing needs repair takes a quarter of the time of a repair.
     is_valid = tf.reduce_all(tf.strings.regex_full_match(texts, _UTF8))
     return tf.cond(
@@ -296,17 +304,6 @@ def _repair_utf8(texts):
         lambda: tf.identity(texts),
         lambda: tf.strings.unicode_transcode(texts, input_encoding="UTF-8", output_encoding="UTF-8"),
     )
-
-
-def _as_string_vector(texts):
-    if not tf.is_tensor(texts):
-        return tf.constant(as_utf8(texts), tf.string)
-    if texts.dtype != tf.string or texts.shape.rank not in (1, None):
-        raise ValueError(
-            "`texts` must be a string tensor of shape (B,). "
-            f"Received: dtype={texts.dtype.name}, shape={texts.shape}."
-        )
-    return texts
 
 
 def _as_ragged_ids(token_ids):

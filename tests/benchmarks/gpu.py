@@ -31,7 +31,7 @@ from helpers_peers import KerasTransformer, TorchTransformer, forward_products
 
 import keras_attn
 from keras_attn.models import PRESETS, Seq2SeqTransformer
-from keras_attn.tasks.search_graphs import function_of_arrays
+from keras_attn.tasks.other_backends import function_of_arrays
 from keras_attn.training import LabelSmoothedCrossentropy
 
 BACKEND = keras.backend.backend()

@@ -185,7 +185,7 @@ def test_a_save_that_fails_leaves_the_older_generator(tmp_path, monkeypatch):
 
 def test_samples_of_a_run_with_a_large_seed_can_be_drawn(tmp_path):
     run = LanguageModelRun(RECIPE.replace(seed=2**32 - 1), make_data(), tmp_path, 0, Processes())
-    run.generator = lambda text, max_length, options: options.arrays_of([0], 1)["seed"].item()
+    run.generator = lambda text, max_length, options: options.row_arrays([0], 1)["seed"].item()
     seeds = run.samples()
     assert len(set(seeds)) == 3
 

@@ -18,8 +18,7 @@ from helpers_translators import SENTENCES, byte_translator
 import keras_attn
 from keras_attn import layers
 from keras_attn.models import EncoderTransformer, EncoderWithHead, quantize
-from keras_attn.models.trace_guard import TraceGuard
-from keras_attn.tasks.graph_cache import MOST_GRAPHS, GraphCache
+from keras_attn.tasks.graph_cache import MOST_GRAPHS, GraphCache, TraceGuard
 from keras_attn.tasks.image_preprocessing import ImagePreprocessing
 from keras_attn.text import ByteTokenizer
 

@@ -5,7 +5,7 @@ from helpers_marks import extended_but
 from helpers_texts import fuzzed_texts, sentences
 from helpers_tokenizer_parity import KINDS, before_end, hard_strings, named_difference, streamed
 
-from keras_attn.tasks.search_graphs import final_pieces
+from keras_attn.tasks.streams import final_pieces
 from keras_attn.text import ByteTokenizer
 
 SENTENCES = sentences(1500)
