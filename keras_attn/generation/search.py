@@ -77,7 +77,7 @@ class SearchInputs:
         read: Function (token_ids, index, cache) -> (logits, cache) for T tokens of one hypothesis, int32 (B, T), one
             after another from position `index` on, each of which sees those before; with `row_context` it takes that
             as a fourth argument. Only `speculative_decode` needs it.
-        listed: `ListedTokens`, of which `step` then returns the logits (B, K, U); or None for all tokens. Probabilities
+        listed_tokens: `ListedTokens`, of which `step` then returns the logits (B, K, U); or None for all tokens. Probabilities
             are those among the tokens that a row may have.
         limit: int32 scalar, from 1 to `max_length`: the most tokens of an answer as data of a graph, which is then the same for
             all limits; or None for `max_length`.
@@ -96,7 +96,7 @@ class SearchInputs:
     coverage: Any = None
     compiler: Callable | None = None
     read: Callable | None = None
-    listed: ListedTokens | None = None
+    listed_tokens: ListedTokens | None = None
     limit: Any = None
 
 
@@ -137,11 +137,11 @@ class Search:
         # may be written (U,).
         self.row_limits = ()
         self.writable_limits = None
-        if inputs.listed is not None:
-            self.row_limits = ops.where(inputs.listed.is_listed, float("inf"), IMPOSSIBLE)
-            limits = ops.full((inputs.listed.vocabulary_size,), float("inf"))
+        if inputs.listed_tokens is not None:
+            self.row_limits = ops.where(inputs.listed_tokens.is_listed, float("inf"), IMPOSSIBLE)
+            limits = ops.full((inputs.listed_tokens.vocabulary_size,), float("inf"))
             limits = without_tokens(limits, self.never_chosen())
-            self.writable_limits = ops.take(limits, inputs.listed.token_ids)
+            self.writable_limits = ops.take(limits, inputs.listed_tokens.token_ids)
 
     def begin(self):
         """State and cache before the first step, and the values of rows, see `for_rows`.
@@ -257,10 +257,10 @@ class Search:
 
         Processors of options know all tokens.
         """
-        listed = self.inputs.listed
-        if listed is None or self.options.changes_log_probs or self.options.is_sampling:
+        listed_tokens = self.inputs.listed_tokens
+        if listed_tokens is None or self.options.changes_log_probs or self.options.is_sampling:
             return False
-        return count <= min(FEWEST_LISTED, listed.vocabulary_size)
+        return count <= min(FEWEST_LISTED, listed_tokens.vocabulary_size)
 
     def row_logits(self, logits, is_listed):
         """The logits of a step, float32, with the tokens impossible that a row may not have.
@@ -270,10 +270,10 @@ class Search:
             is_listed: Boolean, whether logits of a shortlist stay (B, K, U).
         """
         logits = ops.cast(logits, "float32")
-        if self.inputs.listed is None:
+        if self.inputs.listed_tokens is None:
             return logits
         logits = ops.minimum(logits, ops.expand_dims(self.row_limits, 1))
-        return logits if is_listed else _in_vocabulary(logits, self.inputs.listed)
+        return logits if is_listed else _in_vocabulary(logits, self.inputs.listed_tokens)
 
     def writable_logits(self, logits, is_listed):
         """`row_logits` to find the best tokens in if no option changes them, and the tokens to exclude there.
@@ -289,7 +289,7 @@ class Search:
 
     def token_ids_at(self, columns, is_listed):
         """The tokens at columns of the last axis of `row_logits`."""
-        return ops.take(self.inputs.listed.token_ids, columns) if is_listed else columns
+        return ops.take(self.inputs.listed_tokens.token_ids, columns) if is_listed else columns
 
     def processed(self, log_probs, sequences, index):
         """Log-probabilities (B, K, V) after all processors of the options, with the pad made impossible."""
@@ -305,12 +305,12 @@ class Search:
         return without_tokens(processed, self._without_end((self.pad_token_id,)))
 
 
-def _in_vocabulary(logits, listed):
+def _in_vocabulary(logits, listed_tokens):
     """Logits (B, K, U) of listed tokens -> (B, K, V), in which the other tokens are impossible."""
-    count = ops.shape(listed.token_ids)[0]
+    count = ops.shape(listed_tokens.token_ids)[0]
     columns = ops.scatter_update(
-        ops.zeros((listed.vocabulary_size,), "int32") + count,
-        ops.expand_dims(listed.token_ids, -1),
+        ops.zeros((listed_tokens.vocabulary_size,), "int32") + count,
+        ops.expand_dims(listed_tokens.token_ids, -1),
         ops.arange(count, dtype="int32"),
     )
     nothing = ops.full_like(logits[:, :, :1], IMPOSSIBLE)

@@ -385,7 +385,7 @@ class Seq2SeqGeneration:
         unwritable_token_ids=(),
         cache=None,
         pad_token_id=None,
-        listed=None,
+        listed_tokens=None,
         limit=None,
     ):
         """Decodes token ids (B, S) greedily, with beam search, or by sampling; see `keras_attn.generation`.
@@ -411,7 +411,7 @@ class Seq2SeqGeneration:
             cache: What `init_cache(encoder_token_ids, 0, encoder_padding_mask)` returned, if the sources were
                 encoded before.
             pad_token_id: As in `CausalGeneration.generate`.
-            listed: `keras_attn.generation.ListedTokens`, the tokens that the answers of these rows may have; or None for
+            listed_tokens: `keras_attn.generation.ListedTokens`, the tokens that the answers of these rows may have; or None for
                 all. Scores are then of probabilities among them. The model needs a method `output_projection`, as
                 `Seq2SeqTransformer` has.
             limit: As in `CausalGeneration.generate`.
@@ -435,7 +435,7 @@ class Seq2SeqGeneration:
             compiler,
             cache,
             pad_token_id,
-            listed,
+            listed_tokens,
             limit,
         )
         return find_answers(inputs, num_beams, num_return_sequences, length_penalty, options)
@@ -452,7 +452,7 @@ class Seq2SeqGeneration:
         compiler=None,
         cache=None,
         pad_token_id=None,
-        listed=None,
+        listed_tokens=None,
         limit=None,
     ):
         """`SearchInputs` for the answers to sources; arguments as in `generate`.
@@ -484,7 +484,7 @@ class Seq2SeqGeneration:
         if cache is None:
             cache = init_cache(encoder_token_ids, encoder_padding_mask)
         with _step_scope(compiler):
-            output_token_ids = None if listed is None else listed.token_ids
+            output_token_ids = None if listed_tokens is None else listed_tokens.token_ids
             step = self.decoding_step(penalizes_coverage, output_token_ids)
         coverage = None
         if penalizes_coverage:
@@ -502,7 +502,7 @@ class Seq2SeqGeneration:
             row_context=_with_first(cache, ()),
             coverage=coverage,
             compiler=compiler,
-            listed=listed,
+            listed_tokens=listed_tokens,
             limit=limit,
         )
 

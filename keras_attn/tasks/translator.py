@@ -314,7 +314,7 @@ class Translator(GenerativeTask):
             options = self._with_target_language(options, target_language, len(token_ids))
         answers = self._answers(token_ids, search, options, batch_size, num_workers)
         for row, ids in enumerate(token_ids):
-            if self._is_empty(ids):  # whatever the search found
+            if self._is_empty(ids):  # its translation is "", whatever the search has answered
                 answers[row] = Answer([""], [0.0], np.full((1, 1), NO_TOKEN))
         more = []
         if return_attention_scores:
@@ -648,7 +648,7 @@ class Translator(GenerativeTask):
         start, options = self._start_token_ids(search["options"])
         search = {**search, "options": options}
         if self.shortlist is not None:
-            search["listed"] = self.shortlist.listed_tokens(
+            search["listed_tokens"] = self.shortlist.listed_tokens(
                 token_ids,
                 *vocabulary_sizes(self.model),
                 options.prefix_token_ids,
@@ -695,7 +695,7 @@ class Translator(GenerativeTask):
         return graph(tf.constant(token_ids))
 
     def conventions(self):
-        """The arguments of the constructor that say what stands around texts and what a search does beside them: a dict."""
+        """The arguments of the constructor that say what stands around texts, and the options of every search: a dict."""
         names = ("options", "start_token_id", "source_form", "languages")
         return {name: getattr(self, name) for name in names}
 
