@@ -197,7 +197,6 @@ def settle_training(data, folder, recipe, words, *, size=None, language_model=Fa
     folder, previous = _folder_and_recipe(folder)
     recipe = _loaded(recipe)
     is_new = recipe is None and previous is None
-    goes_on = recipe is None and previous is not None
     beginning = recipe or previous or _default_recipe(data, names, language_model=language_model)
     if language_model and not beginning.is_language_model:
         raise ValueError(
@@ -208,6 +207,7 @@ def settle_training(data, folder, recipe, words, *, size=None, language_model=Fa
     own_data = data is not None or is_for_any_files(beginning)
     if "start_from" in words:
         _check_start_words(words, size, language_model)
+        goes_on = recipe is None and previous is not None
         previous_folder = folder if goes_on else None
         beginning = _with_start(beginning, words, own_data, is_new=is_new, folder=previous_folder)
     else:

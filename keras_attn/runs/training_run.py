@@ -252,7 +252,8 @@ class TrainingRun:
 
     def fit(self):
         self.prepare_callbacks()
-        if self.resume():
+        has_ended = self.resume()
+        if has_ended:
             self.finish_fit()
             return
         recipe = self.recipe
