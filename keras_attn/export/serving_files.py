@@ -384,11 +384,11 @@ def read_shortlist(folder):
 
 
 def write_task_declaration(folder, declaration):
-    """Writes what an export says of itself: its task, its signatures, and how a page asks them.
+    """Writes what an export declares: its task, its signatures, and how a page asks them.
 
     Args:
         folder: Path of the version folder.
-        declaration: Dict of values that JSON can hold, with the `format` 1; "What an export says of itself" in docs/serving.md has its fields.
+        declaration: Dict of values that JSON can hold, with the `format` 1; "What an export declares" in docs/serving.md has its fields.
 
     Returns:
         `pathlib.Path` of the file.

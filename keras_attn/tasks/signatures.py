@@ -16,7 +16,7 @@ EXAMPLES = (
     "Good morning.",
     "The weather is fine today, so we shall walk along the river before we go home.",
 )
-# How the page of `keras-attn serve` asks for an input, see "What an export says of itself" in docs/serving.md.
+# How the page of `keras-attn serve` asks for an input, see "What an export declares" in docs/serving.md.
 TEXT = {"kind": "text"}
 IMAGE = {"kind": "image"}
 
