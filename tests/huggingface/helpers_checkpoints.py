@@ -1,6 +1,7 @@
 """Tiny random checkpoints: transformers' models with random weights, saved by transformers, loaded by us."""
 
 import functools
+import json
 import pathlib
 import tempfile
 
@@ -353,3 +354,9 @@ def rows(seed, length, pad, side="right", num_rows=NUM_ROWS):
     if side == "left":
         mask = mask[:, ::-1]
     return np.where(mask, ids, pad).astype("int32"), mask
+
+
+def change_config(folder, **fields):
+    """Sets fields of a folder's config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **fields}), "utf-8")

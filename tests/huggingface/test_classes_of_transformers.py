@@ -5,7 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from helpers_checkpoints import END, START
+from helpers_checkpoints import END, START, change_config
 from helpers_models import assert_close
 from helpers_parity import answers_of_twins, classes_of, twin_of
 
@@ -53,8 +53,7 @@ UNTIED = "mistral llama qwen2 qwen3 gpt2 gemma2 t5 mt5 bart pegasus m2m_100 mari
 def save_untied(model_type, folder):
     twin = twin_of(model_type, MODEL_TYPES[model_type].class_name + "Model", tie_word_embeddings=False)
     twin.save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}), "utf-8")
+    change_config(folder, tie_word_embeddings=False)
     return twin
 
 

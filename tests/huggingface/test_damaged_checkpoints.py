@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 import torch
-from helpers_checkpoints import checkpoint, twins
+from helpers_checkpoints import change_config, checkpoint, twins
 
 from keras_attn import huggingface
 from keras_attn.models import read_weights, write_weights
@@ -22,11 +22,6 @@ def folder(tmp_path):
     """A copy of a small BERT checkpoint."""
     shutil.copytree(checkpoint("bert")[0], tmp_path / "bert")
     return tmp_path / "bert"
-
-
-def change_config(folder, **fields):
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps({**config, **fields}), "utf-8")
 
 
 def change_weights(folder, change):

@@ -1,7 +1,6 @@
 """The forms that a checkpoint may have on disk: other dtypes, older names, prefixes, tied tensors left out or present."""
 
 import importlib.resources
-import json
 import shutil
 
 import keras
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from helpers_checkpoints import CASES, checkpoint, rows, twins
+from helpers_checkpoints import CASES, change_config, checkpoint, rows, twins
 from helpers_models import assert_close
 from keras import ops
 
@@ -25,8 +24,7 @@ def changed(name, tmp_path, change, **fields):
     path = tmp_path / name / "model.safetensors"
     arrays = change(read_weights(path))
     write_weights(arrays, path)
-    config = json.loads((tmp_path / name / "config.json").read_text("utf-8"))
-    (tmp_path / name / "config.json").write_text(json.dumps({**config, **fields}), "utf-8")
+    change_config(tmp_path / name, **fields)
     return huggingface.load_model(tmp_path / name)
 
 

@@ -1,13 +1,12 @@
 """Heads: logits of every kind of head are those of transformers, from checkpoints with random weights."""
 
-import json
 import shutil
 
 import keras
 import numpy as np
 import pytest
 import torch
-from helpers_checkpoints import END, PAD, checkpoint, make_twin, rows
+from helpers_checkpoints import END, PAD, change_config, checkpoint, make_twin, rows
 from helpers_models import assert_close
 from keras import ops
 
@@ -179,13 +178,12 @@ def test_older_masked_language_models_hold_the_tied_tensors_and_the_next_sentenc
 def test_labels_that_do_not_fit_the_tensors(tmp_path):
     shutil.copytree(checkpoint("bert")[0], tmp_path / "x")
     saved("bert", "SequenceClassification", tmp_path / "x")
-    config = json.loads((tmp_path / "x" / "config.json").read_text("utf-8"))
     for fields, match in (
         ({"id2label": {"0": "a", "1": "b"}}, r"classifier\.\w+ in .* must have shape \(2, ?(35)?\)"),
         ({"id2label": {"0": "a", "2": "b", "3": "c"}}, "`id2label` must name a label for each of 0, 1, 2"),
         ({"id2label": None, "num_labels": 10**9}, "`num_labels` of a bert config must be at most"),
     ):
-        (tmp_path / "x" / "config.json").write_text(json.dumps({**config, **fields}), "utf-8")
+        change_config(tmp_path / "x", **fields)
         with pytest.raises(ValueError, match=match):
             huggingface.load_model(tmp_path / "x")
 

@@ -10,6 +10,7 @@ import sys
 import pytest
 import tensorflow as tf
 from helpers_checkpoint_tasks import checkpoint, new_folder
+from helpers_checkpoints import change_config
 from helpers_text_generators import byte_generator
 
 import keras_attn_cli
@@ -91,8 +92,7 @@ def test_info_of_a_run_that_has_made_nothing_yet(tmp_path):
 def changed_copy(name, to, **fields):
     """A copy of a checkpoint with other fields in its config."""
     folder = shutil.copytree(checkpoint(name)[0], to)
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps({**config, **fields}), "utf-8")
+    change_config(folder, **fields)
     return folder
 
 

@@ -1,6 +1,5 @@
 """What was loaded goes out whole: weights bit for bit, configs field by field, the class, labels, logits."""
 
-import json
 import re
 
 import keras
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from helpers_checkpoints import change_config
 from helpers_models import assert_close
 from helpers_parity import answers_of_twins, twin_of
 from keras import ops
@@ -139,8 +139,7 @@ def test_a_model_that_was_changed_goes_out_as_it_is_with_what_still_holds(tmp_pa
 def test_one_label_goes_out_as_transformers_opens_it(problem, tmp_path):
     twin = odd_twin("bert", "BertForSequenceClassification", id2label={"0": "score"}, problem_type=None)
     twin.save_pretrained(tmp_path / "a")
-    config = json.loads((tmp_path / "a" / "config.json").read_text("utf-8"))
-    (tmp_path / "a" / "config.json").write_text(json.dumps({**config, "problem_type": problem}), "utf-8")
+    change_config(tmp_path / "a", problem_type=problem)
     model = huggingface.load_model(tmp_path / "a")
     huggingface.save_model(model, tmp_path / "b")
     again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "b").eval()
@@ -193,10 +192,7 @@ def test_an_encoder_that_is_said_not_to_be_tied(model_type, tmp_path):
     twin_of(model_type, classes[0]).save_pretrained(tmp_path / "a")
     twin_of(model_type, classes[1]).save_pretrained(tmp_path / "b")
     for folder in "ab":
-        path = tmp_path / folder / "config.json"
-        path.write_text(
-            json.dumps({**json.loads(path.read_text("utf-8")), "tie_word_embeddings": False}), "utf-8"
-        )
+        change_config(tmp_path / folder, tie_word_embeddings=False)
     twin = getattr(transformers, classes[0]).from_pretrained(tmp_path / "a").eval()
     assert_close(*answers_of_twins(huggingface.load_model(tmp_path / "a"), twin))
     with pytest.raises(ValueError, match=r"does not hold .*decoder.weight, and by `tie_word_embeddings`"):

@@ -3,14 +3,13 @@
 transformers 5 writes no such file, so these are written here by the inverse of the rule in version 4.
 """
 
-import json
 import shutil
 
 import h5py
 import numpy as np
 import pytest
 import torch
-from helpers_checkpoints import checkpoint, make_twin
+from helpers_checkpoints import change_config, checkpoint, make_twin
 
 from keras_attn import huggingface
 from keras_attn.huggingface.tf_weights import torch_name
@@ -220,6 +219,5 @@ def test_a_weight_twice_and_a_foreign_one(folder):
 
 
 def test_a_config_that_lies_about_sizes(folder):
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 10**9}), "utf-8")
+    change_config(folder, hidden_size=10**9)
     refused(folder, "`hidden_size` of a bert config must be at most .*: the weight files hold")
