@@ -48,7 +48,7 @@ WITH_TENSORFLOW = {"text", "data", "export", "huggingface", "opennmt", "tasks", 
 # what comes after what, and tell which operation gave a tensor and whether a graph is for XLA; and each backend takes gradients and compiles in its own way.
 TENSORFLOW_INSIDE_FUNCTIONS = """
     compat/tensorflow.py inspection/backends.py layers/dropout.py ops/graph_purpose.py
-    ops/int8_products.py ops/kv_cache.py ops/matrix_products.py ops/softmax.py
+    ops/int8_products.py ops/kv_cache.py ops/largest_values.py ops/matrix_products.py ops/softmax.py
     ops/tensorflow_attention.py ops/value_checks.py training/crossentropy.py training/optimizers.py
     training/summaries.py
 """.split()

@@ -15,6 +15,7 @@ from keras_attn.layers.masks import (
 )
 from keras_attn.ops import (
     additive_attention,
+    axis_size,
     check_mask_shape,
     poisoned,
     successive_positions,
@@ -221,13 +222,12 @@ def _joint_mask(query, value, masks, use_causal_mask):
     if masks.attention_mask is not None:
         hint = PAIRS_HINT if len(masks.attention_mask.shape) == 2 else ""
         check_mask_shape(masks.attention_mask, scores_shape, "attention_mask", hint=hint)
-    num_keys = ops.shape(value)[1]
     order = {}
     if use_causal_mask:
         order["query_positions"] = successive_positions(ops.shape(query)[1])
-        order["key_positions"] = successive_positions(num_keys)
+        order["key_positions"] = successive_positions(axis_size(value, 1))
     one_head_shape = (scores_shape[0], 1, scores_shape[1], scores_shape[2])
-    rule = masks.as_rule(HeadLayout(3), query, one_head_shape, num_keys, causal=use_causal_mask, **order)
+    rule = masks.as_rule(HeadLayout(3), query, one_head_shape, value, causal=use_causal_mask, **order)
     mask = rule.block()
     # There are no heads. The causal mask alone has no batch axis.
     return None if mask is None else ops.squeeze(mask, axis=-3)

@@ -3,7 +3,7 @@
 from keras import ops
 
 from keras_attn.layers.masks import real_token_mask
-from keras_attn.ops import largest_in_segment, successive_positions, token_positions
+from keras_attn.ops import axis_size, largest_in_segment, successive_positions, token_positions
 
 
 class CallPositions:
@@ -42,19 +42,19 @@ class CallPositions:
         if self.positions is None and self.key_positions is None and is_token is not None:
             self.positions = token_positions(is_token, segment_ids)
 
-    def measure(self, length, key_mask, segment_ids):
+    def measure(self, query, key_mask, segment_ids):
         """Sets `sequence_length` to the length of the sequence that each token is in: its largest position + 1.
 
         Without pads and segments it stays None, which means the length of all positions.
 
         Args:
-            length: Integer, or integer scalar T.
+            query: The queries (B, <axes>, T, D).
             key_mask: Boolean (B, <axes>, T), True at keys that may be attended, or None.
             segment_ids: Integers (B, T), or None.
         """
         is_token = real_token_mask(key_mask, segment_ids)
         if is_token is not None:
-            counts = ops.where(is_token, self.query_positions(length) + 1, 0)
+            counts = ops.where(is_token, self.query_positions(query) + 1, 0)
             self.sequence_length = largest_in_segment(counts, segment_ids)
 
     @property
@@ -68,29 +68,32 @@ class CallPositions:
             return self.cache_update_index
         return None
 
-    def query_positions(self, length):
-        """Integers (T,) or (B, T), or None."""
+    def query_positions(self, queries):
+        """The positions of queries (..., T, X): integers (T,) or (B, T), or None."""
         if not self.are_used:
             return None
+        length = axis_size(queries, -2)
         if self.positions is not None:
             return _checked(self.positions, "positions", length)
         first = 0 if self.cache_update_index is None else self.cache_update_index
         return successive_positions(length, first)
 
-    def new_key_positions(self, length):
-        """Positions of the keys that the call projects: with a growing cache, those of the queries."""
+    def new_key_positions(self, keys):
+        """The positions of keys (..., S, X) that the call projects: with a growing cache, those of the queries."""
         if self.cache_update_index is not None or not self.are_used:
-            return self.query_positions(length)
+            return self.query_positions(keys)
+        length = axis_size(keys, -2)
         if self.key_positions is not None:
             return _checked(self.key_positions, "key_positions", length)
         if self.positions is not None:
             return _checked(self.positions, "key_positions", length)
         return successive_positions(length)
 
-    def slot_positions(self, length):
-        """Positions of the slots of a cache. A growing cache is filled in the order of positions."""
+    def slot_positions(self, slots):
+        """The positions of the slots (..., S, X) of a cache. A growing cache is filled in the order of positions."""
         if self.cache_update_index is None or not self.are_used:
-            return self.new_key_positions(length)
+            return self.new_key_positions(slots)
+        length = axis_size(slots, -2)
         if self.key_positions is not None:
             return _checked(self.key_positions, "key_positions", length)
         slots = successive_positions(length)

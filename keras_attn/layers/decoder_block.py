@@ -277,7 +277,7 @@ class DecoderBlock(Block):
         Without these, a layer would count the queries of a cached step from 0, and would use the queries'
         positions for the keys.
         """
-        if self.cross_attention is None:
+        if self.cross_attention is None or not getattr(self.cross_attention, "uses_positions", True):
             return None, None
         query_positions = call.decoder.positions
         key_positions = call.encoder.positions

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_attn.layers.normalization import NORMALIZATIONS
 from keras_attn.layers.projection import Projection, product
-from keras_attn.ops import Int8Matrix, loop_form, step_form
+from keras_attn.ops import Int8Matrix, axis_size, computed_once, loop_form, step_form
 
 
 class HeadProjections:
@@ -207,7 +207,9 @@ class HeadLayout:
             mask = ops.expand_dims(mask, 0)
         if len(mask.shape) != rank:
             return mask
-        mask = ops.transpose(mask, (0, *self.lead, *self.attended))
+        order = (0, *self.lead, *self.attended)
+        if order != tuple(sorted(order)):
+            mask = ops.transpose(mask, order)
         return self._flatten(mask, len(self.lead) + 1)
 
     def pairs(self, mask, rank):
@@ -221,9 +223,7 @@ class HeadLayout:
             mask = self._flatten(mask, len(mask.shape) - 1 - count)
         if len(mask.shape) == 1:
             mask = ops.expand_dims(mask, 0)
-        while len(mask.shape) < rank:
-            mask = ops.expand_dims(mask, -3)
-        return mask
+        return computed_once(_with_axes_before_pairs, mask, rank)
 
     def scores(self, scores, query, value):
         """(B, <lead>, N, T, S) -> (B, <lead>, N, <attended axes of query>, <attended axes of value>)."""
@@ -246,6 +246,13 @@ class HeadLayout:
         like_shape = ops.shape(like)
         shape[axis : axis + 1] = [like_shape[attended_axis] for attended_axis in self.attended]
         return ops.reshape(x, shape)
+
+
+def _with_axes_before_pairs(mask, rank):
+    """(..., T, S) -> a mask of `rank` axes."""
+    while len(mask.shape) < rank:
+        mask = ops.expand_dims(mask, -3)
+    return mask
 
 
 StepProjections = collections.namedtuple(
@@ -289,20 +296,34 @@ def projected_heads(projections, x, sizes):
     for num_heads, size in sizes:
         end += num_heads * size
         ends.append(end)
+    is_step = x.shape[1] == 1
+    if is_step:  # rows (B, D): every reshape is an operation of each step
+        x = ops.reshape(x, (-1, x.shape[-1]))
     x = _product(x, projections.input_kernel, projections.input_bias)
     parts = [x]
     if len(sizes) > 1:
-        parts = ops.split(x, ends[:-1], axis=-1)
-    return [_heads_first(part, num_heads, size) for part, (num_heads, size) in zip(parts, sizes)]
+        # Keras computes the sizes of parts that are not equal in the graph.
+        are_equal = all(end == (i + 1) * ends[0] for i, end in enumerate(ends))
+        parts = ops.split(x, len(ends) if are_equal else ends[:-1], axis=-1)
+    heads = []
+    for part, (num_heads, size) in zip(parts, sizes):
+        if is_step:  # the order of values in memory is the same, so nothing has to be moved
+            heads.append(ops.reshape(part, (-1, num_heads, 1, size)))
+        else:
+            heads.append(_heads_first(part, num_heads, size))
+    return heads
 
 
 def projected_output(projections, heads):
     """(B, N, T, Hv) -> (B, T, D)."""
-    _, num_heads, length, size = ops.shape(heads)
-    if heads.shape[2] != 1:
-        heads = ops.transpose(heads, (0, 2, 1, 3))
-    rows = ops.reshape(heads, (-1, length, num_heads * size))
-    return _product(rows, projections.output_kernel, projections.output_bias)
+    _, num_heads, length, size = heads.shape
+    if length == 1:
+        rows = ops.reshape(heads, (-1, num_heads * size))
+        output = _product(rows, projections.output_kernel, projections.output_bias)
+        return ops.reshape(output, (-1, 1, output.shape[-1]))
+    heads = ops.transpose(heads, (0, 2, 1, 3))
+    sequence = ops.reshape(heads, (-1, axis_size(heads, 1), num_heads * size))
+    return _product(sequence, projections.output_kernel, projections.output_bias)
 
 
 def _product(x, kernel, bias):
@@ -361,7 +382,5 @@ def _joined(matrices):
 
 def _heads_first(x, num_heads, size):
     """(B, T, N * H) -> (B, N, T, H)."""
-    if x.shape[1] == 1:  # the order of values in memory is the same, so nothing has to be moved
-        return ops.reshape(x, (-1, num_heads, 1, size))
-    x = ops.reshape(x, (-1, ops.shape(x)[1], num_heads, size))
+    x = ops.reshape(x, (-1, axis_size(x, 1), num_heads, size))
     return ops.transpose(x, (0, 2, 1, 3))

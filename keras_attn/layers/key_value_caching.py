@@ -74,7 +74,7 @@ class KeyValueCaching:
         masks = CallMasks(None, value, key, value_mask=value_mask, key_mask=key_mask)
         if masks.key_mask is not None:
             check_mask_shape(masks.key_mask, value.shape[:-1], "value_mask", exact_axes=1)
-            mask = with_exact_sizes(masks.key_mask, ops.shape(value)[1:2], "value_mask")
+            mask = with_exact_sizes(masks.key_mask, value, [1], "value_mask")
             mask = ops.expand_dims(mask, -1)
             clean_value = keep(value, mask)
             key = clean_value if key is value else keep(key, mask)
@@ -98,8 +98,7 @@ class KeyValueCaching:
                 key_heads, value_heads, stored, positions, self.num_sink_tokens, is_ring=is_ring
             )
         else:
-            num_slots = ops.shape(stored.key)[-2]
-            keys = AttendedKeys(stored.key, stored.value, positions.slot_positions(num_slots))
+            keys = AttendedKeys(stored.key, stored.value, positions.slot_positions(stored.key))
         # `project_to_cache` sets padding to 0, and keys at negative positions are written as 0. But a growing cache may hold
         # padding that only a mask shows.
         may_hold_padding = is_written and masks.key_mask is not None
@@ -153,7 +152,7 @@ def written_keys(key, value, cache, positions, num_sink_tokens, *, is_ring):
     Returns:
         `AttendedKeys`, and the `KeyValueCache` with the new keys and values written.
     """
-    new_positions = positions.new_key_positions(ops.shape(key)[-2])
+    new_positions = positions.new_key_positions(key)
     if positions.positions is not None and new_positions is not None:
         # What padding holds, such as a NaN, would be in the cache for all later calls.
         is_token = _before_last_axes(new_positions >= 0)
@@ -161,12 +160,12 @@ def written_keys(key, value, cache, positions, num_sink_tokens, *, is_ring):
         value = keep(value, is_token)
     if is_ring:
         return _ring_keys(key, value, cache, new_positions, num_sink_tokens)
-    key, value = write_cache(cache[:2], key, value, positions.cache_update_index)
-    slot_positions = positions.slot_positions(ops.shape(cache.key)[-2])
+    cache = write_cache(cache, key, value, positions.cache_update_index)
+    slot_positions = positions.slot_positions(cache.key)
     mask = None
     if positions.positions is not None and slot_positions is not None:
         mask = slot_positions >= 0  # slots before the first position are padding
-    return AttendedKeys(key, value, slot_positions, mask), cache._replace(key=key, value=value)
+    return AttendedKeys(cache.key, cache.value, slot_positions, mask), cache
 
 
 def _before_last_axes(mask):

@@ -191,14 +191,14 @@ class CallMasks:
                 key_segment_ids = segment_ids
             self.key_segment_ids = ops.convert_to_tensor(key_segment_ids)
 
-    def as_rule(self, layout, query, scores_shape, num_keys, **fields):
+    def as_rule(self, layout, query, scores_shape, keys, **fields):
         """Every mask as one `MaskRule` over heads.
 
         Args:
             layout: `HeadLayout` of the layer.
             query: The queries (B, <axes>, D).
             scores_shape: The shape (B, <lead>, N, T, S) of the attention scores.
-            num_keys: Integer or integer scalar S.
+            keys: Tensor (..., S, X) of the keys.
             **fields: The other fields of the `MaskRule`.
 
         Raises:
@@ -207,12 +207,10 @@ class CallMasks:
         keys_shape = (*scores_shape[:-3], scores_shape[-1])  # (B, <lead>, S)
         return MaskRule(
             query_mask=_query_vector(self.query_mask, "query_mask", layout, query),
-            key_mask=_key_vector(self.key_mask, "value_mask", layout, keys_shape, num_keys),
-            prefix_mask=_key_vector(self.prefix_mask, "prefix_mask", layout, keys_shape, num_keys),
+            key_mask=_key_vector(self.key_mask, "value_mask", layout, keys_shape, keys),
+            prefix_mask=_key_vector(self.prefix_mask, "prefix_mask", layout, keys_shape, keys),
             query_segment_ids=_query_vector(self.segment_ids, "segment_ids", layout, query),
-            key_segment_ids=_key_vector(
-                self.key_segment_ids, "key_segment_ids", layout, keys_shape, num_keys
-            ),
+            key_segment_ids=_key_vector(self.key_segment_ids, "key_segment_ids", layout, keys_shape, keys),
             pairs=self._pairs(layout, scores_shape),
             **fields,
         )
@@ -259,13 +257,13 @@ def _query_vector(mask, name, layout, query):
     if mask is None:
         return None
     check_mask_shape(mask, query.shape[:-1], name, exact_axes=len(query.shape) - 2)
-    return layout.padding(with_exact_sizes(mask, ops.shape(query)[1:-1], name))
+    return layout.padding(with_exact_sizes(mask, query, range(1, len(query.shape) - 1), name))
 
 
-def _key_vector(mask, name, layout, keys_shape, num_keys):
+def _key_vector(mask, name, layout, keys_shape, keys):
     """A mask (B, <axes>) of keys as (B, <lead>, S), checked."""
     if mask is None:
         return None
     mask = layout.padding(mask)
     check_mask_shape(mask, keys_shape, name, exact_axes=1)
-    return with_exact_sizes(mask, [num_keys], name)
+    return with_exact_sizes(mask, keys, [-2], name)

@@ -365,7 +365,7 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
         query_heads, key_heads, value_heads = self._heads(query, key, value)
         query_heads = self._query_heads(query_heads, positions)
         key_heads = self._key_heads(key_heads, positions)
-        key_positions = positions.new_key_positions(ops.shape(key_heads)[-2])
+        key_positions = positions.new_key_positions(key_heads)
         keys = AttendedKeys(
             key_heads,
             value_heads,
@@ -378,7 +378,7 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
     def _query_heads(self, heads, positions):
         if self.query_key_norm:
             heads = self._query_norm(heads)
-        heads = self._rotated(heads, positions.query_positions(ops.shape(heads)[-2]), positions)
+        heads = self._rotated(heads, positions.query_positions(heads), positions)
         scale = self.key_dim**-0.5 if self.scale is None else self.scale
         if scale == 1:
             return heads
@@ -387,7 +387,7 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
     def _key_heads(self, heads, positions):
         if self.query_key_norm:
             heads = self._key_norm(heads)
-        return self._rotated(heads, positions.new_key_positions(ops.shape(heads)[-2]), positions)
+        return self._rotated(heads, positions.new_key_positions(heads), positions)
 
     def _rotated(self, heads, head_positions, positions):
         if self.rotary_embedding is None:
@@ -402,9 +402,14 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
             slot_positions = KeyValueCache(*cache).positions
             if slot_positions is not None:
                 key_positions = slot_positions
-        has_slots = self.rotary_embedding is not None or self.position_bias is not None
-        are_used = has_slots or bool(use_causal_mask or self.sliding_window)
+        are_used = self.uses_positions or bool(use_causal_mask)
         return CallPositions(positions, key_positions, cache_update_index, use_causal_mask, are_used)
+
+    @property
+    def uses_positions(self):
+        """Whether the answer depends on positions also in calls without `use_causal_mask`."""
+        has_slots = self.rotary_embedding is not None or self.position_bias is not None
+        return has_slots or bool(self.sliding_window)
 
     def _count_tokens(self, query, value, masks, positions):
         """Looks at the padding where it matters which token of a row is the first, or how many there are."""
@@ -418,7 +423,7 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
         if len(query.shape) == 3:
             positions.count_tokens(key_mask, masks.key_segment_ids)
         if depends_on_length:
-            positions.measure(ops.shape(query)[-2], key_mask, masks.key_segment_ids)
+            positions.measure(query, key_mask, masks.key_segment_ids)
 
     def _depends_on_length(self):
         return self.rotary_embedding is not None and self.rotary_embedding.depends_on_length
@@ -430,9 +435,9 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
             self._layout,
             query,
             (*query_heads.shape[:-1], keys.key.shape[-2]),
-            num_keys=ops.shape(keys.key)[-2],
+            keys=keys.key,
             slot_mask=keys.mask,
-            query_positions=positions.query_positions(ops.shape(query_heads)[-2]),
+            query_positions=positions.query_positions(query_heads),
             key_positions=keys.positions,
             causal=positions.is_causal,
             sliding_window=self.sliding_window,
@@ -445,7 +450,7 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
     def _bias(self, query_heads, keys, positions):
         if self.position_bias is None:
             return None
-        query_positions = positions.query_positions(ops.shape(query_heads)[-2])
+        query_positions = positions.query_positions(query_heads)
         return self.position_bias.pair_bias(query_heads, query_positions, keys.positions)
 
     def _check_call(self, masks, positions, cache):

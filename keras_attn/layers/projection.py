@@ -1,5 +1,6 @@
 """Products with the matrices of layers, which a loop of steps makes once."""
 
+import collections
 import contextlib
 import contextvars
 import math
@@ -16,11 +17,13 @@ from keras_attn.ops import (
     gelu,
     int8_product,
     is_compiled_scope,
+    is_interpreted_graph,
     loop_form,
     runs_bfloat16_products,
     runs_op_by_op,
     shape_to_keep,
     step_form,
+    step_scope,
 )
 
 # Elementwise activations, and the functions that compute them.
@@ -173,10 +176,10 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activat
     shape = tuple(shape_to_keep(inputs)[:num_kept_axes]) + tuple(kernel.shape[num_summed_axes:])
     size = math.prod(kernel.shape[:num_summed_axes])
     if runs_bfloat16_products(inputs, kernel):
-        x = _bfloat16_product(ops.reshape(inputs, (-1, size)), ops.reshape(kernel, (size, -1)), bias)
+        x = _bfloat16_product(_rows(inputs, size), ops.reshape(kernel, (size, -1)), bias)
         return _activated(ops.reshape(x, shape), activation)
     if _are_few(inputs.shape[1:num_kept_axes]) or (not training and runs_op_by_op(inputs)):
-        rows = ops.reshape(inputs, (-1, size))
+        rows = _rows(inputs, size)
         if len(kernel.shape) > 2:
             kernel = ops.reshape(kernel, (size, -1))
     else:
@@ -186,8 +189,16 @@ def product(inputs, kernel, bias=None, num_summed_axes=1, training=None, activat
     if bias is not None:
         x = ops.add(x, bias)
     if activation in _ELEMENTWISE:
-        return ops.reshape(_ELEMENTWISE[activation](x), shape)
-    return _activated(ops.reshape(x, shape), activation)
+        x = _ELEMENTWISE[activation](x)
+        activation = None
+    if len(x.shape) != 2 or len(shape) != 2:
+        x = ops.reshape(x, shape)
+    return _activated(x, activation)
+
+
+def _rows(x, size):
+    """`x` as a matrix with rows of `size` numbers."""
+    return x if len(x.shape) == 2 else ops.reshape(x, (-1, size))
 
 
 def _activated(x, activation):
@@ -195,11 +206,11 @@ def _activated(x, activation):
 
 
 def _int8_product(inputs, matrix, bias):
-    rows = ops.reshape(ops.cast(inputs, "float32"), (-1, inputs.shape[-1]))
-    x = int8_product(rows, matrix)
+    x = int8_product(_rows(ops.cast(inputs, "float32"), inputs.shape[-1]), matrix)
     if bias is not None:
         x = ops.add(x, bias)
-    x = ops.reshape(x, (*shape_to_keep(inputs)[:-1], x.shape[-1]))
+    if len(inputs.shape) != 2:
+        x = ops.reshape(x, (*shape_to_keep(inputs)[:-1], x.shape[-1]))
     return ops.cast(x, inputs.dtype)
 
 
@@ -224,18 +235,26 @@ def _num_summed_axes(equation):
     return len(set(inputs) & set(kernel))
 
 
+StepMatrices = collections.namedtuple("StepMatrices", ["matrices", "weights"])
+StepMatrices.__doc__ = """What a loop over steps made once, see `step_matrices`.
+
+matrices: Dict from the id of a layer to its matrix; and from the id of an attention layer, and whether it projects keys and
+    values in a step, to its `StepProjections`.
+weights: List of pairs: a variable, and its value as a tensor.
+"""
+
+
 def step_matrices(model):
-    """What the layers of a model would make again in every step of a loop, for `step_matrices_scope`.
+    """What the layers of a model would make, or read, again in every step of a loop, for `step_matrices_scope`.
 
     Args:
         model: A model, or any object; one without layers has no matrices.
 
     Returns:
-        Dict from the id of a layer to its matrix; and from the id of an attention layer, and whether it projects keys and
-        values in a step, to its `StepProjections`.
+        `StepMatrices`.
     """
     if not isinstance(model, keras.Model):
-        return {}
+        return StepMatrices({}, [])
     matrices = {}
     for layer in all_layers(model):
         if hasattr(layer, "makes_step_matrix") and layer.makes_step_matrix():
@@ -244,15 +263,22 @@ def step_matrices(model):
             for attention, projects_keys in layer.step_attention_layers():
                 projections = attention.step_projections(projects_keys=projects_keys)
                 matrices[id(attention), projects_keys] = projections
-    return matrices
+    weights = []
+    if is_interpreted_graph():
+        weights = [(weight, ops.copy(weight)) for weight in model.weights]
+    return StepMatrices(matrices, weights)
 
 
 @contextlib.contextmanager
-def step_matrices_scope(matrices):
-    """Layers that are called inside use these matrices, which `step_matrices` has made."""
-    token = _STEP_MATRICES.set(matrices)
+def step_matrices_scope(prepared):
+    """Layers that are called inside use these `StepMatrices`: one step of a search."""
+    weights = contextlib.nullcontext()
+    if prepared.weights:
+        weights = keras.StatelessScope(prepared.weights, initialize_variables=False)
+    token = _STEP_MATRICES.set(prepared.matrices)
     try:
-        yield
+        with step_scope(), weights:
+            yield
     finally:
         _STEP_MATRICES.reset(token)
 

@@ -185,7 +185,9 @@ class WindowAttention(Adaptable, keras.layers.Layer):
         padding_mask = combine_masks(as_boolean_mask(padding_mask, "padding_mask"), implicit_mask(inputs))
         if padding_mask is not None:
             check_mask_shape(padding_mask, inputs.shape[:-1], "padding_mask", exact_axes=2)
-            padding_mask = with_exact_sizes(padding_mask, ops.shape(inputs)[1:-1], "padding_mask")
+            padding_mask = with_exact_sizes(
+                padding_mask, inputs, range(1, len(inputs.shape) - 1), "padding_mask"
+            )
         return padding_mask
 
     def _with_complete_windows(self, padding_mask):

@@ -28,6 +28,7 @@ from keras_attn.generation import (
 from keras_attn.layers.projection import step_matrices, step_matrices_scope
 from keras_attn.ops import (
     KeyValueCache,
+    axis_size,
     compiled_scope,
     concrete_values,
     indices_within,
@@ -289,7 +290,11 @@ class _CausalStep:
             read_positions = positions[:, :-1]
             with step_matrices_scope(self.matrices):
                 _, cache = self.model.call_with_cache(
-                    prompt.token_ids[:, :-1], _with_positions(cache, read_positions), 0, read_positions, mask
+                    prompt.token_ids[:, :-1],
+                    _with_positions(cache, read_positions, prompt.token_ids),
+                    0,
+                    read_positions,
+                    mask,
                 )
             cache = _without_positions(cache)
         return cache, _ReadPrompt(is_token, positions)
@@ -304,7 +309,7 @@ class _CausalStep:
         with step_matrices_scope(self.matrices):
             logits, cache = self.model.call_with_cache(
                 token_ids,
-                _with_positions(cache, slot_positions),
+                _with_positions(cache, slot_positions, token_ids),
                 prompt_length + first_slot,
                 positions,
                 ops.concatenate([prompt_mask, own_mask], axis=-1),
@@ -592,7 +597,7 @@ class _Seq2SeqStep:
     def _call_model(
         self, token_ids, cache, first_slot, positions, mask, slot_positions, row_context, **arguments
     ):
-        cache = _with_first(row_context, _with_positions(cache, slot_positions))
+        cache = _with_first(row_context, _with_positions(cache, slot_positions, token_ids))
         with step_matrices_scope(self.matrices):
             logits, cache, *scores = self.model.call_with_cache(
                 token_ids, cache, first_slot, positions, mask, **arguments
@@ -605,9 +610,14 @@ def _step_scope(compiler):
     return contextlib.nullcontext() if compiler is None else compiled_scope()
 
 
-def _with_positions(caches, positions):
-    """The caches of all layers for one call, with the positions of the slots."""
-    return tuple(KeyValueCache(*cache[:2], positions) for cache in caches)
+def _with_positions(caches, positions, token_ids):
+    """The caches of all layers for one call with tokens (B, T), with the positions of the slots."""
+    sizes = (axis_size(token_ids, 0), axis_size(positions, -1))
+    if all(isinstance(size, int) for size in sizes):
+        sizes = None
+    else:
+        sizes = tuple(ops.convert_to_tensor(size, "int32") for size in sizes)
+    return tuple(KeyValueCache(*cache[:2], positions, sizes) for cache in caches)
 
 
 def _without_positions(caches):

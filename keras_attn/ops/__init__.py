@@ -20,16 +20,20 @@ from keras_attn.ops.biases import (
 )
 from keras_attn.ops.blockwise_attention import memory_efficient_attention, prefers_memory_efficient
 from keras_attn.ops.graph_purpose import (
+    axis_size,
     clamping_scope,
     compiled_scope,
+    computed_once,
     custom_gradient,
     if_true,
     inference_scope,
     is_compiled_scope,
     is_inference_scope,
+    is_interpreted_graph,
     overwriting_scope,
     runs_op_by_op,
     shape_to_keep,
+    step_scope,
 )
 from keras_attn.ops.hashed_random import ScoreDropout, hashed_uniform
 from keras_attn.ops.images import (
@@ -119,6 +123,7 @@ __all__ = [
     "as_boolean_mask",
     "at_least_float32",
     "attend",
+    "axis_size",
     "bfloat16_product",
     "causal_mask",
     "check_mask_shape",
@@ -126,6 +131,7 @@ __all__ = [
     "combine_masks",
     "compiled_scope",
     "complete_windows",
+    "computed_once",
     "concrete_values",
     "custom_gradient",
     "dot_product_attention",
@@ -149,6 +155,7 @@ __all__ = [
     "is_compiled_scope",
     "is_constant",
     "is_inference_scope",
+    "is_interpreted_graph",
     "keep",
     "largest_in_segment",
     "layer_normalization",
@@ -183,6 +190,7 @@ __all__ = [
     "sliding_window_mask",
     "soft_capped",
     "step_form",
+    "step_scope",
     "successive_positions",
     "talking_heads_attention",
     "token_positions",

@@ -7,13 +7,15 @@ attention_paths.py, which takes one of four paths to the same results:
 - A long sequence, or a sliding window that hides most pairs, takes `memory_efficient_attention` in
   blockwise_attention.py: these steps, for one block of queries after the other.
 - On TensorFlow, all other calls take `attention_without_scores` in tensorflow_attention.py: these steps, with a faster
-  gradient, and without matrix products in a decoding step of a small model.
+  gradient, and with matrix products for single rows in a decoding step.
 - On JAX and PyTorch, all other calls take `dot_product_attention`. The backend's fused kernel comes before all of these
   where its answer is the same.
 """
 
+import keras
 from keras import ops
 
+from keras_attn.ops.graph_purpose import computed_once
 from keras_attn.ops.nan_guards import dense_bias, keep, zero_fully_masked
 from keras_attn.ops.precision import at_least_float32
 from keras_attn.ops.softmax import row_softmax
@@ -121,7 +123,7 @@ def masked(logits, mask):
     num_missing_axes = len(logits.shape) - len(mask.shape)
     if num_missing_axes > 0:
         mask = mask[(None,) * num_missing_axes]
-    return logits + mask_as_bias(mask, logits.dtype)
+    return logits + computed_once(mask_as_bias, mask, keras.backend.standardize_dtype(logits.dtype))
 
 
 def mask_as_bias(mask, dtype):

@@ -34,6 +34,8 @@ class _Purpose:
     clamps_indices: bool = False
     # {id: tensor} of the tensors that were overwritten in an `overwriting_scope`; None outside of one.
     overwritten: dict | None = None
+    # What layers of one step computed, see `computed_once`; None outside of a `step_scope`.
+    shared: dict | None = None
 
 
 _NONE_GIVEN = _Purpose()
@@ -125,6 +127,59 @@ def overwriting_scope():
     return _scope(overwritten={})
 
 
+def step_scope():
+    """Declares that one step of a search is traced: its masks are not checked, and its layers share what is `computed_once`.
+
+    Example:
+
+    ```python
+    with step_scope():
+        mask = computed_once(keras.ops.logical_not, keras.ops.convert_to_tensor([True, False]))
+    ```
+    """
+    return _scope(shared={})
+
+
+def is_step_scope():
+    """Whether the code runs inside `step_scope`."""
+    return _PURPOSE.get().shared is not None
+
+
+def computed_once(function, *inputs):
+    """`function(*inputs)`; in a `step_scope` of a TensorFlow graph, a later call with the same inputs gets the same result.
+
+    Every layer of a model makes the same mask of its caches, and each operation of a small model takes about as long as a
+    product of matrices.
+
+    Args:
+        function: Function that is defined once: not a lambda.
+        *inputs: Tensors, dataclasses of tensors, numbers or strings.
+
+    Example:
+
+    ```python
+    mask = computed_once(keras.ops.logical_not, keras.ops.convert_to_tensor([True, False]))
+    ```
+    """
+    shared = _PURPOSE.get().shared
+    if shared is None or keras.backend.backend() != "tensorflow":
+        return function(*inputs)
+    import tensorflow as tf
+
+    # A tensor of a branch is unknown outside of it. The graph and the inputs are kept, so that their ids stay theirs.
+    graph = tf.compat.v1.get_default_graph()
+    key = (id(graph), function, *(_identity(x) for x in inputs))
+    if key not in shared:
+        shared[key] = (function(*inputs), graph, inputs)
+    return shared[key][0]
+
+
+def _identity(x):
+    if dataclasses.is_dataclass(x):
+        return tuple(_identity(getattr(x, field.name)) for field in dataclasses.fields(x))
+    return x if x is None or isinstance(x, (int, float, str)) else id(x)
+
+
 def overwritten_tensors():
     """The tensors that were overwritten inside `overwriting_scope`, a dict by their `id`; None outside of one."""
     return _PURPOSE.get().overwritten
@@ -137,6 +192,15 @@ def is_compiled_graph():
     import tensorflow as tf
 
     return is_for_xla(tf.compat.v1.get_default_graph())
+
+
+def is_interpreted_graph():
+    """Whether a TensorFlow graph is traced that is not for a compiler: each of its operations takes time to start."""
+    if keras.backend.backend() != "tensorflow" or is_compiled_scope():
+        return False
+    import tensorflow as tf
+
+    return tf.inside_function()
 
 
 def runs_op_by_op(x):
@@ -222,6 +286,25 @@ def custom_gradient(function):
         return with_gradient(*inputs)
 
     return call
+
+
+def axis_size(x, axis):
+    """The size of one axis of `x`: an integer if it is known before the run, else an int32 scalar.
+
+    `keras.ops.shape` adds operations for every unknown size of `x` to a TensorFlow graph, and so to each step of a loop.
+
+    Example:
+
+    ```python
+    axis_size(keras.KerasTensor((None, 5, 12)), -1)  # 12
+    ```
+    """
+    size = x.shape[axis]
+    if size is not None or keras.backend.backend() != "tensorflow" or isinstance(x, keras.KerasTensor):
+        return size
+    import tensorflow as tf
+
+    return tf.shape(x)[axis]
 
 
 def shape_to_keep(x):

@@ -11,9 +11,18 @@ import collections
 import keras
 from keras import ops
 
-from keras_attn.ops.graph_purpose import is_compiled_scope, overwritten_tensors, runs_op_by_op
+from keras_attn.ops.graph_purpose import (
+    axis_size,
+    computed_once,
+    is_compiled_scope,
+    is_step_scope,
+    overwritten_tensors,
+    runs_op_by_op,
+)
 
-KeyValueCache = collections.namedtuple("KeyValueCache", ["key", "value", "positions"], defaults=(None,))
+KeyValueCache = collections.namedtuple(
+    "KeyValueCache", ["key", "value", "positions", "sizes"], defaults=(None, None)
+)
 KeyValueCache.__doc__ = """The cache of one attention layer, which may say the positions of its slots.
 
 `keras.tree` flattens it like every namedtuple, and a field that is None becomes a leaf that is None.
@@ -23,6 +32,7 @@ Args:
     value: Floats (B, N, S, Hv).
     positions: Integers (S,) or (B, S), the positions of the slots if they are not successive, negative at slots that hold
         no key; or None.
+    sizes: Pair of B and S where they are known only in the run, int32 scalars that all layers of a step share; or None.
 
 Example:
 
@@ -72,7 +82,10 @@ def write_cache(cache, key, value, index):
     pair = cache[:2]
     new_pair = [ops.cast(new, stored.dtype) for stored, new in zip(pair, (key, value))]
     if key.shape[-2] is not None and (is_compiled_scope() or all(map(runs_op_by_op, pair))):
-        return _with_pair(cache, _with_rows_written(pair, new_pair, index))
+        sizes = getattr(cache, "sizes", None)
+        if sizes is None:
+            sizes = (axis_size(pair[0], 0), axis_size(pair[0], -2))
+        return _with_pair(cache, _with_rows_written(pair, new_pair, index, sizes))
     return _with_pair(cache, [_write(stored, new, index) for stored, new in zip(pair, new_pair)])
 
 
@@ -105,32 +118,44 @@ def _with_pair(cache, pair):
     return tuple(pair)
 
 
-def _with_rows_written(pair, new_pair, index):
+def _with_rows_written(pair, new_pair, index, sizes):
     """Writes only the new slots, as rows of a matrix of all slots.
 
     A `where` goes through the whole cache, and XLA then computes the new keys again for every slot.
     """
     new_caches = []
-    indices = {}  # by the number of heads, which keys and values mostly share
     for stored, new in zip(pair, new_pair):
         _, num_heads, _, size = stored.shape
-        num_slots = ops.shape(stored)[-2]
-        if num_heads not in indices:
-            num_rows = ops.shape(new)[0] * num_heads
-            indices[num_heads] = _row_indices(ops.cast(index, "int32"), num_rows, num_slots, new.shape[-2])
-        rows = _written_rows(stored, indices[num_heads], ops.reshape(new, (-1, size)))
-        new_caches.append(ops.reshape(rows, (-1, num_heads, num_slots, size)))
+        indices = computed_once(_row_indices, index, *sizes, num_heads, new.shape[-2])
+        rows = _written_rows(stored, indices, ops.reshape(new, (-1, size)))
+        new_caches.append(_as_cache(rows, stored, sizes[1]))
     return new_caches
 
 
-def _row_indices(index, num_rows, num_slots, num_new):
-    """The rows (n,) of the new slots in a matrix of `num_rows` times `num_slots` rows.
+def _as_cache(rows, stored, num_slots):
+    """The matrix of all slots in the shape of `stored`, (B, N, S, H)."""
+    _, num_heads, _, size = stored.shape
+    if isinstance(num_slots, int):
+        return ops.reshape(rows, (-1, num_heads, num_slots, size))
+    cache = ops.reshape(rows, computed_once(_cache_shape, num_heads, num_slots, size))
+    cache.set_shape(stored.shape)  # which TensorFlow forgets if the shape is a tensor
+    return cache
+
+
+def _cache_shape(num_heads, num_slots, size):
+    return ops.stack([-1, num_heads, num_slots, size])
+
+
+def _row_indices(index, batch_size, num_slots, num_heads, num_new):
+    """The rows (n,) of the new slots in a matrix of all slots of B times N heads.
 
     An `index` past the last slot gives one that does not exist, which TensorFlow refuses.
     """
-    end = num_rows * num_slots
-    is_past = ops.cast(index + num_new > num_slots, "int32") * end
-    first = ops.arange(0, end, num_slots, dtype="int32") + index + is_past
+    index = ops.cast(index, "int32")
+    end = batch_size * num_heads * num_slots
+    if not is_step_scope():  # a search writes within its slots
+        index = index + ops.cast(index + num_new > num_slots, "int32") * end
+    first = ops.arange(0, end, num_slots, dtype="int32") + index
     if num_new == 1:
         return first
     return ops.reshape(ops.expand_dims(first, -1) + ops.arange(num_new, dtype="int32"), (-1,))
@@ -171,7 +196,7 @@ def extend_cache(cache, length):
     positions = getattr(cache, "positions", None)
     if positions is not None:
         new_slots = [(0, 0)] * (len(positions.shape) - 1) + [(0, length - ops.shape(positions)[-1])]
-        cache = cache._replace(positions=ops.pad(positions, new_slots, constant_values=-1))
+        cache = cache._replace(positions=ops.pad(positions, new_slots, constant_values=-1), sizes=None)
     return _with_pair(cache, pair)
 
 

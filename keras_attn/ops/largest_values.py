@@ -3,9 +3,10 @@
 import functools
 import math
 
+import numpy as np
 from keras import ops
 
-from keras_attn.ops.graph_purpose import shape_to_keep
+from keras_attn.ops.graph_purpose import axis_size, runs_op_by_op, shape_to_keep
 from keras_attn.ops.softmax import log_normalizer
 
 # Rows up to this length are searched directly.
@@ -72,7 +73,7 @@ def _top_k(x, k, excluded):
         shape = (*x.shape[:-1], k)
         return ops.zeros(shape, x.dtype), ops.zeros(shape, "int32"), None
     if size is not None and size <= max(_MANY, k * k):
-        values, indices = _search(_without(x, ops.arange(size, dtype="int32"), excluded), k)
+        values, indices = _search(_without(x, np.arange(size, dtype="int32"), excluded), k)
         return values, indices, None
     lead = shape_to_keep(x)[:-1]
     num_columns = max(_FEW, k) if size is None else _num_columns(size, k)
@@ -84,12 +85,11 @@ def _top_k(x, k, excluded):
         missing = ((0, 0),) * len(lead) + ((0, num_rows * num_columns - size),)
         x = ops.pad(x, missing, constant_values=-float("inf"))
     x = ops.reshape(x, (-1, num_rows, num_columns))
-    # Because of `initial`, an empty batch has a maximum too.
-    maxima = ops.max(x, axis=-2, initial=-float("inf"))
+    maxima = _maximum(x, axis=-2)
     _, columns = _search(_maxima_without(maxima, x, excluded), k)
     # Not the first value of that search: XLA would then sort all maxima.
-    largest = ops.max(maxima, axis=-1, keepdims=True, initial=-float("inf"))
-    first_of_row = ops.expand_dims(ops.arange(num_rows, dtype="int32") * num_columns, -1)
+    largest = _maximum(maxima, axis=-1, keepdims=True)
+    first_of_row = _first_of_rows(num_rows, num_columns)
     candidate_indices = ops.reshape(first_of_row + ops.expand_dims(columns, 1), (-1, num_rows * k))
     candidates = entries_at(ops.reshape(x, (-1, num_rows * num_columns)), candidate_indices)
     values, chosen = _search(_without(candidates, candidate_indices, excluded), k)
@@ -109,21 +109,37 @@ def _maxima_without(maxima, x, excluded):
     """
     if not excluded:
         return maxima
-    num_rows = ops.shape(x)[1]
+    num_rows = axis_size(x, 1)
     num_columns = x.shape[2]
     columns = [index % num_columns for index in excluded]
     first = min(columns)
     last = max(columns) + 1
-    first_of_row = ops.expand_dims(ops.arange(num_rows, dtype="int32") * num_columns, -1)
-    indices = first_of_row + ops.arange(first, last, dtype="int32")
-    new_maxima = ops.max(_without(x[:, :, first:last], indices, excluded), axis=-2, initial=-float("inf"))
+    indices = _first_of_rows(num_rows, num_columns) + np.arange(first, last, dtype="int32")
+    new_maxima = _maximum(_without(x[:, :, first:last], indices, excluded), axis=-2)
     return ops.concatenate([maxima[:, :first], new_maxima, maxima[:, last:]], axis=-1)
+
+
+def _first_of_rows(num_rows, num_columns):
+    """The index of the first value of each row, (rows, 1): NumPy's if it is known before the run."""
+    if isinstance(num_rows, int):
+        return np.arange(num_rows, dtype="int32")[:, None] * np.int32(num_columns)
+    return ops.expand_dims(ops.arange(num_rows, dtype="int32") * num_columns, -1)
+
+
+def _maximum(x, axis, *, keepdims=False):
+    """The maximum over an axis. An empty batch has one too, for which PyTorch and JAX need `initial`."""
+    if runs_op_by_op(x):
+        return ops.max(x, axis=axis, keepdims=keepdims)
+    return ops.max(x, axis=axis, keepdims=keepdims, initial=-float("inf"))
 
 
 def _without(x, indices, excluded):
     """`x` with -inf where the index of a value is excluded."""
     if not excluded:
         return x
+    if isinstance(indices, np.ndarray):
+        limits = np.where(np.isin(indices, excluded), -np.inf, np.inf)
+        return ops.minimum(x, ops.convert_to_tensor(limits, x.dtype))
     is_excluded = functools.reduce(ops.logical_or, [indices == index for index in excluded])
     return ops.minimum(x, ops.cast(ops.where(is_excluded, -float("inf"), float("inf")), x.dtype))
 
@@ -140,11 +156,14 @@ def entries_at(x, indices):
     entries_at(keras.ops.convert_to_tensor([[1, 2], [3, 4]]), keras.ops.convert_to_tensor([[1], [0]]))  # [[2], [3]]
     ```
     """
-    # `ops.shape` adds ops to every step, and is needed only if a size is not known before the run.
-    width = ops.shape(x)[1] if x.shape[1] is None else x.shape[1]
-    count = ops.shape(indices)[1] if indices.shape[1] is None else indices.shape[1]
+    if runs_op_by_op(x):
+        import tensorflow as tf
+
+        return tf.gather(x, indices, batch_dims=1)
+    width = axis_size(x, 1)
+    count = axis_size(indices, 1)
     rest = ops.shape(x)[2:] if None in x.shape[2:] else tuple(x.shape[2:])
-    first = ops.expand_dims(ops.arange(ops.shape(x)[0], dtype="int32") * width, -1)
+    first = ops.expand_dims(ops.arange(axis_size(x, 0), dtype="int32") * width, -1)
     flat = ops.reshape(indices + first, (-1,))
     return ops.reshape(ops.take(ops.reshape(x, (-1, *rest)), flat, axis=0), (-1, count, *rest))
 
@@ -163,7 +182,11 @@ def _search(x, k):
     if k > 1:
         values, indices = ops.top_k(x, k)
         return values, ops.cast(indices, "int32")
-    best = ops.max(x, axis=-1, keepdims=True, initial=-float("inf"))
+    best = _maximum(x, axis=-1, keepdims=True)
+    if runs_op_by_op(x):
+        import tensorflow as tf
+
+        return best, ops.expand_dims(tf.argmax(x >= best, axis=-1, output_type="int32"), -1)
     # The argmax of integers, not of `x`: for floats, Keras on TensorFlow first handles -0.0 with bit operations, which
     # neither ONNX nor LiteRT has.
     indices = ops.argmax(ops.cast(x >= best, "int32"), axis=-1, keepdims=True)

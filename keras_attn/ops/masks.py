@@ -30,6 +30,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_attn.ops.graph_purpose import axis_size, computed_once, is_step_scope
 from keras_attn.ops.value_checks import can_raise_in_graph, concrete_values, raise_in_graph
 
 
@@ -141,6 +142,10 @@ class MaskRule:
     offset: int | None = None
     queries_are_finite: bool = False
     keys_are_finite: bool = False
+
+    def all_pairs(self):
+        """All rules as one mask that broadcasts to (..., N, T, S), or None. The layers of a step share it."""
+        return computed_once(MaskRule.block, self)
 
     def block(self, queries=slice(None), keys=slice(None)):
         """All rules as one mask of the queries and keys in two slices, which broadcasts to (..., N, t, s), or None."""
@@ -397,16 +402,17 @@ def mask_fits(mask, shape, exact_axes=0):
     )
 
 
-def with_exact_sizes(mask, sizes, name):
-    """`mask`, whose last axes must have these sizes, checked when the graph runs if they are unknown before.
+def with_exact_sizes(mask, x, axes, name):
+    """`mask`, whose last axes must have the sizes of axes of `x`, checked when the graph runs if they are unknown before.
 
     Only a size of 1 has to be found: it would broadcast, and one value would apply to a whole axis. Only
     TensorFlow traces functions without knowing sizes. There the graph raises when it runs; with XLA,
-    compilation fails.
+    compilation fails. Nothing is checked in a `step_scope`, whose masks are the search's own.
 
     Args:
-        mask: A mask with at least one axis more than there are sizes.
-        sizes: Integers or integer scalars, see `keras.ops.shape`.
+        mask: A mask with at least one axis more than there are `axes`.
+        x: The tensor that is masked.
+        axes: Integers, the axes of `x` that the last axes of the mask belong to.
         name: The argument's name, for the message.
 
     Returns:
@@ -416,14 +422,15 @@ def with_exact_sizes(mask, sizes, name):
 
     ```python
     x = keras.ops.ones((2, 3, 5))
-    with_exact_sizes(keras.ops.ones((2, 3), "bool"), keras.ops.shape(x)[1:2], "value_mask")
+    with_exact_sizes(keras.ops.ones((2, 3), "bool"), x, [1], "value_mask")
     ```
     """
-    known = mask.shape[-len(sizes) :]
-    if all(isinstance(size, int) for size in (*known, *sizes)) or not can_raise_in_graph(mask):
+    known = mask.shape[-len(axes) :]
+    are_known = None not in (*known, *(x.shape[axis] for axis in axes))
+    if are_known or is_step_scope() or not can_raise_in_graph(mask):
         return mask
     received = ops.shape(mask)
-    sizes = ops.convert_to_tensor(sizes, dtype="int32")
+    sizes = ops.convert_to_tensor([axis_size(x, axis) for axis in axes], dtype="int32")
     tail = ops.convert_to_tensor(received[-len(known) :], dtype="int32")
     must = f"`{name}` must have the sizes of what it masks in its last axes,"
     with raise_in_graph(ops.all(tail == sizes), must, sizes, "Received sizes:", tail):

@@ -8,7 +8,7 @@ import dataclasses
 
 from keras import ops
 
-from keras_attn.ops.graph_purpose import is_compiled_scope, is_inference_scope
+from keras_attn.ops.graph_purpose import computed_once, is_compiled_scope, is_inference_scope
 from keras_attn.ops.masks import as_mask_rule
 
 
@@ -31,13 +31,13 @@ def zero_fully_masked(query, key, value, mask):
         masked; and `sees_keys`, booleans (..., T, 1), True at queries that see a key, or None if all are known to see one.
     """
     rule = as_mask_rule(mask, query, key)
-    mask = rule.block()
+    mask = rule.all_pairs()
     if mask is None:
         return query, key, value, None, None
     num_queries = query.shape[-2]
     num_keys = key.shape[-2]
     all_see_keys = rule.every_query_sees_itself(num_queries, num_keys)
-    sees_keys = None if all_see_keys else ops.any(mask, axis=-1, keepdims=True)
+    sees_keys = None if all_see_keys else computed_once(_any_key, mask)
     # A NaN in a query without keys reaches other tokens through the gradient alone: the caller sets the query's output to 0.
     if not (rule.queries_are_finite or is_inference_scope()):
         query = keep(query, sees_keys)
@@ -51,6 +51,10 @@ def zero_fully_masked(query, key, value, mask):
         # the caller sets their outputs to 0.
         mask = dataclasses.replace(rule, query_mask=None).block()
     return query, key, value, mask, sees_keys
+
+
+def _any_key(mask):
+    return ops.any(mask, axis=-1, keepdims=True)
 
 
 def seen_keys(mask, query, key):

@@ -1,7 +1,7 @@
 """What TensorFlow computes in a way of its own: attention without scores, and parts of blockwise attention.
 
 TensorFlow runs a graph one operation at a time, so needless operations cost time. Its gradient of the softmax
-reads all pairs two times more than needed, and its matrix product is slow to start for small tensors. It starts an operation
+reads all pairs two times more than needed, and its matrix product (oneDNN) is slow for single rows. It starts an operation
 as soon as it can and holds all results, so blocks must be told to wait for each other.
 """
 
@@ -26,10 +26,6 @@ from keras_attn.ops.attention import (
 )
 from keras_attn.ops.graph_purpose import custom_gradient, runs_op_by_op
 from keras_attn.ops.nan_guards import dense_bias, keep, zero_fully_masked
-from keras_attn.ops.precision import at_least_float32
-
-# Below this many numbers, TensorFlow's matrix product for CPUs (oneDNN) takes longer to start than to compute.
-_FEW_NUMBERS = 2**15
 
 
 def attention_without_scores(
@@ -61,39 +57,25 @@ def attention_without_scores(
 def _decoding_step(query, key, value, to_logits, dropout):
     """The output (..., K, 1, Hv) of one query (..., K, 1, H) for each key head; `to_logits` is a function of their products."""
 
-    def by_matrix_products():
-        return _softmax_weighted_sum(to_logits(_products_of_single_queries(query, key)), value, dropout)
-
-    def by_elementwise_products():
-        products = ops.expand_dims(ops.sum(at_least_float32(query * key), axis=-1), -2)
-        scores = softmax(to_logits(products))
-        weights = ops.cast(dropped(scores, dropout), query.dtype)
-        return ops.sum(ops.swapaxes(weights, -1, -2) * value, axis=-2, keepdims=True)
-
-    # At batch size 1, matrix products would take half of the time of a step of a small model.
-    is_small = ops.size(key) <= _FEW_NUMBERS
-    return ops.cond(is_small, by_elementwise_products, by_matrix_products)
+    scores = softmax(to_logits(_single_query_product(query, key, transposed=True)))
+    return _single_query_product(dropped(scores, dropout), value)
 
 
 def _is_decoding_step(query, key, value):
-    """Whether each key head has one query, in a float32 graph whose batch size is unknown before the run.
-
-    Not in lower precision: TensorFlow's matrix product rounds intermediate sums there, so the two forms differ, and the
-    output of a row would depend on the size of its batch.
-    """
+    """Whether each key head has one query, in a float32 graph whose batch size is unknown before the run."""
     one_query = query.shape[-2] == 1 and query.shape[:-2] == key.shape[:-2]
     are_float32 = all(keras.backend.standardize_dtype(x.dtype) == "float32" for x in (query, key, value))
     return one_query and are_float32 and runs_op_by_op(key)
 
 
-def _products_of_single_queries(query, key):
-    """`products` (..., K, 1, S) of queries (..., K, 1, H), by a product of TensorFlow's that oneDNN does not take over.
+def _single_query_product(rows, matrices, *, transposed=False):
+    """The product of one row (..., K, 1, X) with each matrix (..., K, X, Y), by a kernel that oneDNN does not take over.
 
-    For one query for each key head, oneDNN's was seen to take 1.2 to 1.6 times as long.
+    For so few rows oneDNN's was seen to take 1.2 to 1.6 times as long, and elementwise products and sums 1.7 to 3 times.
     """
     import tensorflow as tf
 
-    return tf.raw_ops.BatchMatMulV3(x=query, y=key, adj_y=True, Tout=key.dtype)
+    return tf.raw_ops.BatchMatMulV3(x=rows, y=matrices, adj_y=transposed, Tout=matrices.dtype)
 
 
 def _products(query, key):

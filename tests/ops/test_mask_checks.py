@@ -82,7 +82,7 @@ def test_nothing_is_added_where_nothing_can_be_wrong():
     assert poisoned(None, ops.zeros(())) is None
     mask = ops.ones((2, 3), "bool")
     assert as_boolean_mask(mask, "a_mask") is mask
-    assert with_exact_sizes(mask, [3], "a_mask") is mask
+    assert with_exact_sizes(mask, x, [1], "a_mask") is mask
 
 
 def test_one_wrong_mask_of_several_is_enough():
@@ -122,15 +122,15 @@ def test_a_size_of_1_that_would_broadcast_raises(shape, sizes, jit):
 
 
 def sized_graph(rank, num_sizes, jit):
-    """A graph of a mask of unknown shape, and of tensors that have the sizes it should have."""
+    """A graph of a mask of unknown shape, and of a tensor that has the sizes it should have."""
     import tensorflow as tf
 
     function = tf.function(
-        lambda mask, *like: with_exact_sizes(mask, [tf.shape(x)[0] for x in like], "value_mask"),
-        input_signature=[tf.TensorSpec([None] * rank, tf.bool), *[tf.TensorSpec([None])] * num_sizes],
+        lambda mask, x: with_exact_sizes(mask, x, range(num_sizes), "value_mask"),
+        input_signature=[tf.TensorSpec([None] * rank, tf.bool), tf.TensorSpec([None] * num_sizes)],
         jit_compile=jit,
     )
-    return lambda mask, *sizes: function(mask, *(tf.zeros(size) for size in sizes))
+    return lambda mask, *sizes: function(mask, tf.zeros(sizes))
 
 
 @only_tensorflow
@@ -139,7 +139,7 @@ def test_a_graph_that_is_for_another_engine_has_no_assertions():
 
     def function(mask):
         with compiled_scope():
-            return as_boolean_mask(mask, "a_mask"), with_exact_sizes(mask, [tf.shape(mask)[1]], "a_mask")
+            return as_boolean_mask(mask, "a_mask"), with_exact_sizes(mask, mask, [1], "a_mask")
 
     graph = tf.function(function).get_concrete_function(tf.TensorSpec([None, None])).graph
     assert not [op for op in graph.get_operations() if op.type == "Assert"]
