@@ -7,6 +7,7 @@ from keras import ops
 from keras_attn.layers.block import Block, output_and_rest
 from keras_attn.layers.layer_slots import call_layer, check_layer, has_argument
 from keras_attn.layers.masks import TokenInfo, check_attention_mask_rank, combined_padding_mask
+from keras_attn.layers.multi_head_attention import MultiHeadAttention
 from keras_attn.ops import successive_positions
 
 
@@ -277,8 +278,10 @@ class DecoderBlock(Block):
         Without these, a layer would count the queries of a cached step from 0, and would use the queries'
         positions for the keys.
         """
-        if self.cross_attention is None or not getattr(self.cross_attention, "uses_positions", True):
+        if self.cross_attention is None:
             return None, None
+        if type(self.cross_attention) is MultiHeadAttention and not self.cross_attention.uses_positions:
+            return None, None  # a subclass may use them
         query_positions = call.decoder.positions
         key_positions = call.encoder.positions
         first = call.cache_update_index
