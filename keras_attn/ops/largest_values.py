@@ -89,7 +89,7 @@ def _top_k(x, k, excluded):
     _, columns = _search(_maxima_without(maxima, x, excluded), k)
     # Not the first value of that search: XLA would then sort all maxima.
     largest = _maximum(maxima, axis=-1, keepdims=True)
-    first_of_row = _first_of_rows(num_rows, num_columns)
+    first_of_row = ops.convert_to_tensor(_first_of_rows(num_rows, num_columns))
     candidate_indices = ops.reshape(first_of_row + ops.expand_dims(columns, 1), (-1, num_rows * k))
     candidates = entries_at(ops.reshape(x, (-1, num_rows * num_columns)), candidate_indices)
     values, chosen = _search(_without(candidates, candidate_indices, excluded), k)
