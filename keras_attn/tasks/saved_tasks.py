@@ -203,6 +203,8 @@ def _check_config(config, task_class):
             f"it has format {config['format']!r}, this version reads formats {', '.join(others)} and {last}"
         )
     options = config["options"]
+    if not isinstance(options, dict):
+        raise ValueError(f"its options are {options!r:.50}")
     lists = [options[name] for name in task_class.saved_lists if name in options]
     scalars = [value for name, value in options.items() if name not in task_class.saved_lists]
     if len(task_class.tokenizer_names) > 1:

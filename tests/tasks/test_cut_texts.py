@@ -27,7 +27,7 @@ MESSAGES = {
 
 def limit_of(name, task):
     if name == "answerer":
-        return task._question_room
+        return task._question_room()
     return task.model.max_sequence_length if name in MESSAGES else task.max_length
 
 
