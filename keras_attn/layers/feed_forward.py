@@ -6,7 +6,7 @@ from keras_attn.layers.activations import get_activation, serialize_activation
 from keras_attn.layers.clean_padding import clean_padding
 from keras_attn.layers.lora_and_quantization import Adaptable
 from keras_attn.layers.projection import Dense
-from keras_attn.ops import implicit_mask
+from keras_attn.ops import implicit_mask, is_step_scope
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -72,6 +72,13 @@ class FeedForward(Adaptable, keras.layers.Layer):
 
     def call(self, inputs):
         inputs = clean_padding(inputs, implicit_mask(inputs))
+        if is_step_scope() and inputs.shape[1:-1] == (1,):
+            # Each product of a sequence is a product of rows between two reshapes.
+            outputs = self._outputs(ops.reshape(inputs, (-1, inputs.shape[-1])))
+            return ops.reshape(outputs, (-1, 1, outputs.shape[-1]))
+        return self._outputs(inputs)
+
+    def _outputs(self, inputs):
         x = self.intermediate_dense(inputs)
         if self.gated:
             x = x * self.gate_dense(inputs)

@@ -291,27 +291,32 @@ def step_projections(inputs, output):
 
 def projected_heads(projections, x, sizes):
     """(B, T, D) -> a list of heads (B, N, T, H), one for each of `sizes`, pairs (N, H)."""
-    ends = []
-    end = 0
-    for num_heads, size in sizes:
-        end += num_heads * size
-        ends.append(end)
-    is_step = x.shape[1] == 1
-    if is_step:  # rows (B, D): every reshape is an operation of each step
+    if x.shape[1] == 1:  # rows (B, D): every reshape is an operation of each step
         x = ops.reshape(x, (-1, x.shape[-1]))
     x = _product(x, projections.input_kernel, projections.input_bias)
-    parts = [x]
-    if len(sizes) > 1:
-        # Keras computes the sizes of parts that are not equal in the graph.
-        are_equal = all(end == (i + 1) * ends[0] for i, end in enumerate(ends))
-        parts = ops.split(x, len(ends) if are_equal else ends[:-1], axis=-1)
-    heads = []
-    for part, (num_heads, size) in zip(parts, sizes):
-        if is_step:  # the order of values in memory is the same, so nothing has to be moved
-            heads.append(ops.reshape(part, (-1, num_heads, 1, size)))
-        else:
-            heads.append(_heads_first(part, num_heads, size))
-    return heads
+    counts = [num_heads for num_heads, _ in sizes]
+    widths = [size for _, size in sizes]
+    if len(set(widths)) == 1:
+        heads = _heads_first(x, sum(counts), widths[0])
+        return _split(heads, counts, axis=1)
+    parts = _split(x, [num_heads * size for num_heads, size in sizes], axis=-1)
+    return [_heads_first(part, num_heads, size) for part, (num_heads, size) in zip(parts, sizes)]
+
+
+def _split(x, counts, axis):
+    """Parts of `x` with these sizes along an axis. `keras.ops.split` computes sizes that are not equal in the graph."""
+    if len(counts) == 1:
+        return [x]
+    if len(set(counts)) == 1:
+        return ops.split(x, len(counts), axis=axis)
+    parts = []
+    start = 0
+    for count in counts:
+        part = [slice(None)] * len(x.shape)
+        part[axis] = slice(start, start + count)
+        parts.append(x[tuple(part)])
+        start += count
+    return parts
 
 
 def projected_output(projections, heads):
@@ -381,6 +386,8 @@ def _joined(matrices):
 
 
 def _heads_first(x, num_heads, size):
-    """(B, T, N * H) -> (B, N, T, H)."""
+    """(B, T, N * H) -> (B, N, T, H); (B, N * H) -> (B, N, 1, H)."""
+    if len(x.shape) == 2:  # the order of values in memory is the same, so nothing has to be moved
+        return ops.reshape(x, (-1, num_heads, 1, size))
     x = ops.reshape(x, (-1, axis_size(x, 1), num_heads, size))
     return ops.transpose(x, (0, 2, 1, 3))
