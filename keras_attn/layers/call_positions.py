@@ -72,31 +72,28 @@ class CallPositions:
         """The positions of queries (..., T, X): integers (T,) or (B, T), or None."""
         if not self.are_used:
             return None
-        length = axis_size(queries, -2)
         if self.positions is not None:
-            return _checked(self.positions, "positions", length)
+            return _checked(self.positions, "positions", queries.shape[-2])
         first = 0 if self.cache_update_index is None else self.cache_update_index
-        return successive_positions(length, first)
+        return successive_positions(axis_size(queries, -2), first)
 
     def new_key_positions(self, keys):
         """The positions of keys (..., S, X) that the call projects: with a growing cache, those of the queries."""
         if self.cache_update_index is not None or not self.are_used:
             return self.query_positions(keys)
-        length = axis_size(keys, -2)
         if self.key_positions is not None:
-            return _checked(self.key_positions, "key_positions", length)
+            return _checked(self.key_positions, "key_positions", keys.shape[-2])
         if self.positions is not None:
-            return _checked(self.positions, "key_positions", length)
-        return successive_positions(length)
+            return _checked(self.positions, "key_positions", keys.shape[-2])
+        return successive_positions(axis_size(keys, -2))
 
     def slot_positions(self, slots):
         """The positions of the slots (..., S, X) of a cache. A growing cache is filled in the order of positions."""
         if self.cache_update_index is None or not self.are_used:
             return self.new_key_positions(slots)
-        length = axis_size(slots, -2)
         if self.key_positions is not None:
-            return _checked(self.key_positions, "key_positions", length)
-        slots = successive_positions(length)
+            return _checked(self.key_positions, "key_positions", slots.shape[-2])
+        slots = successive_positions(axis_size(slots, -2))
         if self.positions is None:
             return slots
         first = ops.cast(self.positions, "int32")[..., :1]

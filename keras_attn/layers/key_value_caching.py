@@ -13,6 +13,7 @@ from keras_attn.layers.masks import CallMasks
 from keras_attn.ops import (
     KeyValueCache,
     check_mask_shape,
+    computed_once,
     empty_cache,
     keep,
     poisoned,
@@ -155,7 +156,7 @@ def written_keys(key, value, cache, positions, num_sink_tokens, *, is_ring):
     new_positions = positions.new_key_positions(key)
     if positions.positions is not None and new_positions is not None:
         # What padding holds, such as a NaN, would be in the cache for all later calls.
-        is_token = _before_last_axes(new_positions >= 0)
+        is_token = computed_once(_tokens_of_heads, new_positions)
         key = keep(key, is_token)
         value = keep(value, is_token)
     if is_ring:
@@ -164,15 +165,21 @@ def written_keys(key, value, cache, positions, num_sink_tokens, *, is_ring):
     slot_positions = positions.slot_positions(cache.key)
     mask = None
     if positions.positions is not None and slot_positions is not None:
-        mask = slot_positions >= 0  # slots before the first position are padding
+        mask = computed_once(_is_token, slot_positions)  # slots before the first position are padding
     return AttendedKeys(cache.key, cache.value, slot_positions, mask), cache
 
 
-def _before_last_axes(mask):
-    """(T,) or (B, T) -> what broadcasts to heads (B, K, T, H)."""
-    if len(mask.shape) > 1:
-        mask = ops.expand_dims(mask, 1)
-    return ops.expand_dims(mask, -1)
+def _is_token(positions):
+    """False at the negative positions of padding."""
+    return positions >= 0
+
+
+def _tokens_of_heads(positions):
+    """`_is_token` of positions (T,) or (B, T), which broadcasts to heads (B, K, T, H)."""
+    is_token = _is_token(positions)
+    if len(is_token.shape) > 1:
+        is_token = ops.expand_dims(is_token, 1)
+    return ops.expand_dims(is_token, -1)
 
 
 def _ring_keys(key, value, ring, new_positions, num_sink_tokens):

@@ -15,7 +15,7 @@ attention_paths.py, which takes one of four paths to the same results:
 import keras
 from keras import ops
 
-from keras_attn.ops.graph_purpose import computed_once
+from keras_attn.ops.graph_purpose import computed_once, shape_to_keep
 from keras_attn.ops.nan_guards import dense_bias, keep, zero_fully_masked
 from keras_attn.ops.precision import at_least_float32
 from keras_attn.ops.softmax import row_softmax
@@ -171,8 +171,10 @@ def _fold_heads(x, key):
     num_key_heads = key.shape[-3]
     if num_heads == num_key_heads:
         return x
-    shape = ops.shape(x)
-    rows = (num_heads // num_key_heads) * shape[-2]
+    shape = shape_to_keep(x)
+    rows = shape[-2]
+    if x.shape[-2] is not None or not isinstance(rows, int):  # else the one size that is unknown, -1
+        rows = (num_heads // num_key_heads) * rows
     return ops.reshape(x, (*shape[:-3], num_key_heads, rows, shape[-1]))
 
 

@@ -22,6 +22,7 @@ import contextvars
 import dataclasses
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_attn.compat.tensorflow import is_for_xla
@@ -153,7 +154,7 @@ def computed_once(function, *inputs):
 
     Args:
         function: Function that is defined once: not a lambda.
-        *inputs: Tensors, dataclasses of tensors, numbers or strings.
+        *inputs: Tensors, small arrays, dataclasses of tensors, numbers or strings.
 
     Example:
 
@@ -177,6 +178,8 @@ def computed_once(function, *inputs):
 def _identity(x):
     if dataclasses.is_dataclass(x):
         return tuple(_identity(getattr(x, field.name)) for field in dataclasses.fields(x))
+    if isinstance(x, np.ndarray):
+        return (x.shape, x.tobytes())
     return x if x is None or isinstance(x, (int, float, str)) else id(x)
 
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attn.ops.graph_purpose import is_compiled_scope
+from keras_attn.ops.graph_purpose import computed_once, is_compiled_scope, shape_to_keep
 from keras_attn.ops.masks import check_mask_shape
 from keras_attn.ops.precision import at_least_float32
 
@@ -107,21 +107,31 @@ def apply_rotary(x, positions, frequencies, attention_factor=1.0, interleaved=Fa
     if is_compiled_scope():
         rotated = _rotate_for_compiler(wide, positions, frequencies, attention_factor, pair_axis)
     else:
-        # (a, b) becomes (a cos - b sin, b cos + a sin): a is paired with the sine of the negative angle.
-        signed = ops.cast(ops.stack([-frequencies, frequencies], axis=pair_axis), wide.dtype)
-        angles = _over_heads(
-            ops.expand_dims(ops.cast(positions, wide.dtype), (-2, -1)) * signed, positions, x
+        dtype = keras.backend.standardize_dtype(wide.dtype)
+        cos, sin = computed_once(
+            _factors_of_pairs, positions, frequencies, attention_factor, pair_axis, len(x.shape), dtype
         )
-        cos, sin = _factors(angles, attention_factor)
-        pairs = ops.reshape(wide, (*ops.shape(wide)[:-1], *signed.shape[-2:]))
-        rotated = ops.reshape(pairs * cos + ops.flip(pairs, axis=pair_axis) * sin, ops.shape(wide))
+        *lead, size = shape_to_keep(wide)
+        pair_shape = (2, size // 2) if pair_axis == -2 else (size // 2, 2)
+        pairs = ops.reshape(wide, (*lead, *pair_shape))
+        rotated = ops.reshape(pairs * cos + ops.flip(pairs, axis=pair_axis) * sin, (*lead, size))
     return ops.cast(rotated, x.dtype)
+
+
+def _factors_of_pairs(positions, frequencies, attention_factor, pair_axis, rank, dtype):
+    """Cosines and sines that broadcast to pairs of features, (..., T, 2, d / 2) or (..., T, d / 2, 2).
+
+    (a, b) becomes (a cos - b sin, b cos + a sin): a is paired with the sine of the negative angle.
+    """
+    signed = ops.cast(ops.stack([-frequencies, frequencies], axis=pair_axis), dtype)
+    angles = ops.expand_dims(ops.cast(positions, dtype), (-2, -1)) * signed
+    return _factors(_over_heads(angles, positions, rank), attention_factor)
 
 
 def _rotate_for_compiler(x, positions, frequencies, attention_factor, pair_axis):
     """The same for XLA, which would else compute sines and cosines again for every head and row."""
     frequencies = ops.cast(frequencies, x.dtype)
-    angles = _over_heads(ops.cast(positions, x.dtype)[..., None] * frequencies, positions, x)
+    angles = _over_heads(ops.cast(positions, x.dtype)[..., None] * frequencies, positions, len(x.shape))
     cos, sin = _factors(angles, attention_factor)
     features = np.arange(x.shape[-1])
     shape = (2, -1) if pair_axis == -2 else (-1, 2)
@@ -287,9 +297,9 @@ def _check_rotation(x, positions, rotary_dim):
     check_mask_shape(positions, (*lead, x.shape[-2]), "positions", exact_axes=1)
 
 
-def _over_heads(angles, positions, x):
-    """`angles` (*positions.shape, ...) with axes of size 1 for the axes of `x` that positions do not have."""
+def _over_heads(angles, positions, rank):
+    """`angles` (*positions.shape, ...) with axes of size 1 for the axes of a tensor (..., T, H) that positions do not have."""
     given = len(positions.shape)
     if given == 1:
         return angles
-    return ops.expand_dims(angles, tuple(range(given - 1, len(x.shape) - 2)))
+    return ops.expand_dims(angles, tuple(range(given - 1, rank - 2)))
