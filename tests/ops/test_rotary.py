@@ -175,7 +175,8 @@ def test_the_gradient_turns_back(rng, interleaved):
     frequencies, _ = rotary_frequencies(10)
 
     def weighed(given):
-        return apply_rotary(given["x"], positions, frequencies, 1.7, interleaved) * weights
+        rotated = apply_rotary(given["x"], positions, frequencies, 1.7, interleaved)
+        return rotated * ops.convert_to_tensor(weights)
 
     expected = rotated_by_hand(weights, -positions, frequencies_by_hand(10), interleaved, 1.7)
     np.testing.assert_allclose(function_gradients(weighed, {"x": x})["x"], expected, atol=1e-5)
