@@ -190,7 +190,6 @@ def test_the_batches_from_any_place_on_are_the_rest(form):
     assert position.epoch == 2
 
 
-@pytest.mark.extended
 def test_the_order_is_a_function_of_the_seed():
     pairs = random_pairs(71)
     first, again, other = (

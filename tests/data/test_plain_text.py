@@ -74,7 +74,6 @@ def test_no_token_comes_twice_in_an_epoch():
     assert epochs[0] != epochs[1]
 
 
-@pytest.mark.extended
 def test_the_batches_from_any_place_on_are_the_rest():
     windows = TextWindows(TOKENS, 7, 5, seed=3)
     whole = batches(windows, 2 * len(windows))

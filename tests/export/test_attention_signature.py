@@ -290,7 +290,6 @@ def test_every_task_gives_the_attention_of_its_model(make, outputs, tmp_path):
     )
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("is_start", slow_but([False], [False, True]))
 def test_languages_are_those_of_each_row(is_start):
     names = {"en": 100, "de": 101}

@@ -174,7 +174,6 @@ def test_one_value_for_all_rows_is_one_for_each():
     assert_same(found(tables, one), found(tables, each))
 
 
-@pytest.mark.extended
 def test_a_row_of_fewer_beams_equals_a_search_with_as_many():
     tables = random_tables(7, B, V)
     for num_beams in (1, 2, 3):

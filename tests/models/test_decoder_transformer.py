@@ -187,7 +187,6 @@ def test_generate_is_the_search_written_out():
         np.testing.assert_allclose(row_scores, expected_scores, atol=1e-5)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(("variant", "compiler"), [("learned", quickest()), ("rotary_untied", quickest())])
 def test_the_side_of_the_pads_and_batch_mates_change_nothing(variant, compiler):
     ids, generate = prompts(), n_best(variant, compiler)

@@ -77,7 +77,6 @@ def test_searches_find_what_a_search_by_hand_finds_with_the_mean_of_full_forward
     np.testing.assert_allclose(found.scores[0, 0], score, atol=2e-5)
 
 
-@pytest.mark.extended
 def test_a_token_of_no_probability_has_a_finite_logarithm():
     members = [make_model(seed=seed) for seed in (3, 4)]
     for member in members:

@@ -124,7 +124,6 @@ def test_pads_and_batch_mates_change_nothing(rng, name):
     assert np.abs(logits_of(model, source, target)[1] - expected[1]).max() > 1e-3
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(("num_beams", "name"), [(4, "gru"), (4, "two_layers_of_lstm")])
 def test_the_score_of_an_answer_is_that_of_teacher_forcing(rng, name, num_beams):
     model = shared_model(name)

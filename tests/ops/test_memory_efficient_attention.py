@@ -315,7 +315,6 @@ RULES["causal_after_all_keys"] = {
 }
 
 
-@pytest.mark.extended
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends take all heads at once")
 @pytest.mark.parametrize(
     "case", [("causal_padded", K, None), ("causal_after_all_keys", N, 2.0), ("slot_mask", K, None)]
@@ -407,7 +406,6 @@ def test_a_softmax_in_half_precision_changes_no_bit(rng, rule, heads_apart, monk
     assert len(heads_apart) == 4
 
 
-@pytest.mark.extended
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="of TensorFlow's compiler")
 def test_xla_computes_the_softmax_of_half_precision_in_float32(rng, heads_apart):
     """Queries and keys of small integers, whose products are exact; the output is the scores of the first keys."""

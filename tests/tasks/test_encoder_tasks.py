@@ -162,7 +162,6 @@ def spans_of(task, text):
     ]
 
 
-@pytest.mark.extended
 def test_spans_have_characters():
     task = tagger()
     answers = task(TEXTS)

@@ -147,7 +147,6 @@ def own_list(shortlist, source_ids):
     )
 
 
-@pytest.mark.extended
 def test_greedy_by_hand(model, tokenizer):
     """At each place of an answer, with all logits, of which those of the list are looked at."""
     shortlist = some_tokens(tokenizer)
