@@ -45,6 +45,7 @@ def test_a_right_model_has_no_leak(name):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ranked(MUTANTS, QUICK_MUTANTS))
+@pytest.mark.filterwarnings("ignore:The layer .* sees padding")  # it tells of the lost mask, too
 def test_a_mutant_is_found_with_its_layer(name):
     make, kinds, layer, *modes = MUTANTS[name]
     model, inputs, declared = made(make)
