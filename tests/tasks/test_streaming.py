@@ -86,15 +86,15 @@ def test_a_piece_comes_before_the_next_step_is_made():
     translator = byte_translator()
     steps, graph_of = [], translator.graph_of
 
-    def counting(key, *arguments):
-        graph = graph_of(key, *arguments)
+    def counting(key, *arguments, **options):
+        graph = graph_of(key, *arguments, **options)
         return lambda *inputs: (
             (steps.append(key[0]), graph(*inputs))[1] if key[0] == "stream_step" else graph(*inputs)
         )
 
-    def with_outputs(key, *arguments):
-        counted = counting(key, *arguments)
-        counted.structured_outputs = graph_of(key, *arguments).structured_outputs
+    def with_outputs(key, *arguments, **options):
+        counted = counting(key, *arguments, **options)
+        counted.structured_outputs = graph_of(key, *arguments, **options).structured_outputs
         return counted
 
     translator.graph_of = with_outputs

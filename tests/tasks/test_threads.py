@@ -18,7 +18,7 @@ from helpers_translators import SENTENCES, byte_translator, subword_translator
 import keras_attn
 from keras_attn.generation import DecodingOptions
 
-pytestmark = pytest.mark.extended
+pytestmark = [pytest.mark.extended, pytest.mark.filterwarnings("ignore:.* too long: ")]
 
 TEXTS = [*SENTENCES, "", "ab", "x" * 60, "naïve 😀", "word " * 7]
 
