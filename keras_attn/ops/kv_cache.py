@@ -15,7 +15,6 @@ from keras_attn.ops.graph_purpose import (
     axis_size,
     computed_once,
     is_compiled_scope,
-    is_step_scope,
     overwritten_tensors,
     runs_op_by_op,
 )
@@ -153,8 +152,7 @@ def _row_indices(index, batch_size, num_slots, num_heads, num_new):
     """
     index = ops.cast(index, "int32")
     end = batch_size * num_heads * num_slots
-    if not is_step_scope():  # a search writes within its slots
-        index = index + ops.cast(index + num_new > num_slots, "int32") * end
+    index = index + ops.cast(index + num_new > num_slots, "int32") * end
     first = ops.arange(0, end, num_slots, dtype="int32") + index
     if num_new == 1:
         return first

@@ -65,8 +65,7 @@ def _decoding_step(query, key, value, to_logits, dropout):
 def _is_decoding_step(query, key, value):
     """Whether each key head has one query, in a float32 graph whose batch size is unknown before the run."""
     one_query = query.shape[-2] == 1 and query.shape[:-2] == key.shape[:-2]
-    are_float32 = all(keras.backend.standardize_dtype(x.dtype) == "float32" for x in (query, key, value))
-    return one_query and are_float32 and runs_op_by_op(key)
+    return one_query and _is_float32_graph(query, key, value)
 
 
 def _decoding_step_of_groups(query, key, value, to_logits):
@@ -83,8 +82,13 @@ def _is_decoding_step_of_groups(query, key, value, mask):
     if len(query.shape) != 4 or query.shape[-2] != 1 or key.shape[-3] != value.shape[-3]:
         return False
     is_shared = mask is None or (len(mask.shape) == 4 and mask.shape[1:3] == (1, 1))
+    return is_shared and _is_float32_graph(query, key, value)
+
+
+def _is_float32_graph(query, key, value):
+    """Whether all are float32, in a graph whose batch size is unknown before the run."""
     are_float32 = all(keras.backend.standardize_dtype(x.dtype) == "float32" for x in (query, key, value))
-    return is_shared and are_float32 and runs_op_by_op(key)
+    return are_float32 and runs_op_by_op(key)
 
 
 def _few_rows_product(rows, matrices, *, transposed=False):

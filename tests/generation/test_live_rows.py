@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from helpers_generation import END, PAD, START, random_tables, scripted_inputs
+from helpers_marks import slow_but
 from keras import ops
 
 from keras_attn.generation import DecodingOptions, beam_search, greedy_search, sample
@@ -37,7 +38,14 @@ OF_SAMPLES = {"seed": rng.integers(0, 99, B), "temperature": rng.uniform(0.5, 2,
 PENALTIES = rng.uniform(0, 2, B).astype("float32")
 SEARCHES = {
     "greedy": (greedy_search, {}, {}),
+    "greedy, options": (greedy_search, {}, OF_ALL),
     "samples": (functools.partial(sample, num_samples=2), {}, OF_SAMPLES),
+    "samples, options": (
+        functools.partial(sample, num_samples=3),
+        {"length_penalty": PENALTIES},
+        {**OF_ALL, **OF_SAMPLES},
+    ),
+    "beams": (functools.partial(beam_search, num_beams=3), {}, {}),
     "beams, options": (
         functools.partial(beam_search, num_beams=3),
         {"length_penalty": PENALTIES},
@@ -80,7 +88,7 @@ def tables_of(seed, end_logit=1.5):
     return random_tables(seed, B, V, end_logit)
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", slow_but(("greedy", "samples", "beams, options"), SEARCHES))
 def test_answers_are_those_of_a_batch_that_nobody_leaves(name):
     tables, rows = tables_of(1), Rows(name)
     expected = [x.numpy() for x in tf.nest.flatten(rows(tf.constant(tables)))]
@@ -107,7 +115,13 @@ def test_small_batches(batch_size):
 
 
 # A change of the size takes about as long as a step, and each size is compiled: so few, and none below 8 rows.
-@pytest.mark.parametrize(("name", "copies", "expected_sizes"), [("greedy", 4, {92, 46, 11})])
+@pytest.mark.parametrize(
+    ("name", "copies", "expected_sizes"),
+    [
+        ("greedy", 4, {92, 46, 11}),
+        pytest.param("beams, options", 1, {23, 11}, marks=pytest.mark.slow),
+    ],
+)
 def test_compiled_batches_have_few_sizes(name, copies, expected_sizes):
     tables, shapes = np.concatenate([tables_of(3 + number) for number in range(copies)]), set()
 
@@ -142,7 +156,8 @@ def models():
     )
 
 
-@pytest.mark.parametrize(("kind", "num_beams"), [("coverage", 3), ("decoder", 3)])
+@pytest.mark.parametrize("kind", slow_but(["seq2seq"], ["seq2seq", "coverage", "decoder"]))
+@pytest.mark.parametrize("num_beams", slow_but([3], [1, 3]))
 def test_models(models, kind, num_beams):
     seq2seq, decoder = models
     ids = np.random.default_rng(4).integers(4, 13, (B, 11))
