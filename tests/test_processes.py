@@ -1,5 +1,6 @@
 """Files run in forked processes are reported as pytest reports those that it runs itself."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -48,7 +49,11 @@ def run(folder, *arguments):
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {pathlib.Path(__file__).parent}\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-rA", *arguments]
-    child = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    # Plugins that happen to be installed may warn too.
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    child = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
     return child.returncode, child.stdout
 
 

@@ -192,9 +192,10 @@ class EncoderTask(Task):
     encoder = keras_attn.models.EncoderTransformer.from_sizes(259, 1, hidden_dim=16, num_heads=2, intermediate_dim=32)
     model = keras_attn.models.EncoderWithHead(encoder, keras_attn.layers.ClassificationHead(1))
     scorer = Scorer(model, keras_attn.text.ByteTokenizer(), scale=2.0)
-    scores = scorer(["What a film!", "Never again."])
+    texts = ["What a film!", "Never again."]
+    scores = scorer(texts)
     scorer.save("scorer")
-    assert keras_attn.load("scorer")(["What a film!"]) == scores[:1]
+    assert keras_attn.load("scorer")(texts) == scores
     version = scorer.export("saved_models/scorer")  # with its declaration, for `keras-attn serve`
     ```
     """

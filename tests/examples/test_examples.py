@@ -27,7 +27,7 @@ def run_example(name, folder, *arguments, **environment):
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=600,
+        timeout=3600,
         check=False,
     )
     assert child.returncode == 0, child.stderr
