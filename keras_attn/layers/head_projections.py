@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_attn.layers.normalization import NORMALIZATIONS
 from keras_attn.layers.projection import Projection, product
-from keras_attn.ops import Int8Matrix, axis_size, computed_once, loop_form, step_form
+from keras_attn.ops import Int8Matrix, axis_size, computed_once, loop_form, split_by_sizes, step_form
 
 
 class HeadProjections:
@@ -298,25 +298,9 @@ def projected_heads(projections, x, sizes):
     widths = [size for _, size in sizes]
     if len(set(widths)) == 1:
         heads = _heads_first(x, sum(counts), widths[0])
-        return _split(heads, counts, axis=1)
-    parts = _split(x, [num_heads * size for num_heads, size in sizes], axis=-1)
+        return split_by_sizes(heads, counts, axis=1)
+    parts = split_by_sizes(x, [num_heads * size for num_heads, size in sizes], axis=-1)
     return [_heads_first(part, num_heads, size) for part, (num_heads, size) in zip(parts, sizes)]
-
-
-def _split(x, counts, axis):
-    """Parts of `x` with these sizes along an axis. `keras.ops.split` computes sizes that are not equal in the graph."""
-    if len(counts) == 1:
-        return [x]
-    if len(set(counts)) == 1:
-        return ops.split(x, len(counts), axis=axis)
-    parts = []
-    start = 0
-    for count in counts:
-        part = [slice(None)] * len(x.shape)
-        part[axis] = slice(start, start + count)
-        parts.append(x[tuple(part)])
-        start += count
-    return parts
 
 
 def projected_output(projections, heads):

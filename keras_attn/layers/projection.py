@@ -22,6 +22,7 @@ from keras_attn.ops import (
     runs_bfloat16_products,
     runs_op_by_op,
     shape_to_keep,
+    split_by_sizes,
     step_form,
     step_scope,
 )
@@ -235,13 +236,19 @@ def _num_summed_axes(equation):
     return len(set(inputs) & set(kernel))
 
 
-StepMatrices = collections.namedtuple("StepMatrices", ["matrices", "weights"])
+StepMatrices = collections.namedtuple("StepMatrices", ["matrices", "weights", "joined"])
 StepMatrices.__doc__ = """What a loop over steps made once, see `step_matrices`.
 
 matrices: Dict from the id of a layer to its matrix; and from the id of an attention layer, and whether it projects keys and
     values in a step, to its `StepProjections`.
 weights: List of pairs: a variable, and its value as a tensor.
+joined: List of pairs: a list of variables that are short vectors, and their values as one vector. TensorFlow's executor passes
+    each value that a loop reads through three operations in every step; a single operation splits all of these.
 """
+
+# So many short vectors are one value of a loop. A step copies them, which takes no time as long as they are short.
+_JOINED_VECTORS = 32
+_LONGEST_JOINED_VECTOR = 8192
 
 
 def step_matrices(model):
@@ -254,7 +261,7 @@ def step_matrices(model):
         `StepMatrices`.
     """
     if not isinstance(model, keras.Model):
-        return StepMatrices({}, [])
+        return StepMatrices({}, [], [])
     matrices = {}
     for layer in all_layers(model):
         if hasattr(layer, "makes_step_matrix") and layer.makes_step_matrix():
@@ -263,10 +270,20 @@ def step_matrices(model):
             for attention, projects_keys in layer.step_attention_layers():
                 projections = attention.step_projections(projects_keys=projects_keys)
                 matrices[id(attention), projects_keys] = projections
-    weights = []
-    if is_interpreted_graph() and all(map(_only_reads_weights, all_layers(model))):
-        weights = [(weight, ops.copy(weight)) for weight in model.weights]
-    return StepMatrices(matrices, weights)
+    if not is_interpreted_graph() or not all(map(_only_reads_weights, all_layers(model))):
+        return StepMatrices(matrices, [], [])
+    short = [weight for weight in model.weights if _is_short_vector(weight)]
+    weights = [(weight, ops.copy(weight)) for weight in model.weights if not _is_short_vector(weight)]
+    # Weights have the order of the layers. A graph leaves out the vectors of layers that no step calls, as those of an encoder.
+    groups = [short[first : first + _JOINED_VECTORS] for first in range(0, len(short), _JOINED_VECTORS)]
+    joined = [(group, ops.concatenate(group)) for group in groups]
+    return StepMatrices(matrices, weights, joined)
+
+
+def _is_short_vector(weight):
+    if len(weight.shape) != 1 or keras.backend.standardize_dtype(weight.dtype) != "float32":
+        return False
+    return weight.shape[0] <= _LONGEST_JOINED_VECTOR
 
 
 def _only_reads_weights(layer):
@@ -277,9 +294,11 @@ def _only_reads_weights(layer):
 @contextlib.contextmanager
 def step_matrices_scope(prepared):
     """Layers that are called inside use these `StepMatrices`: one step of a search."""
-    weights = contextlib.nullcontext()
-    if prepared.weights:
-        weights = keras.StatelessScope(prepared.weights, initialize_variables=False)
+    values = [*prepared.weights]
+    for variables, joined in prepared.joined:
+        sizes = [variable.shape[0] for variable in variables]
+        values += zip(variables, split_by_sizes(joined, sizes, axis=0), strict=True)
+    weights = keras.StatelessScope(values, initialize_variables=False) if values else contextlib.nullcontext()
     token = _STEP_MATRICES.set(prepared.matrices)
     try:
         with step_scope(), weights:

@@ -34,6 +34,7 @@ from keras_attn.ops.graph_purpose import (
     overwriting_scope,
     runs_op_by_op,
     shape_to_keep,
+    split_by_sizes,
     step_scope,
 )
 from keras_attn.ops.hashed_random import ScoreDropout, hashed_uniform
@@ -191,6 +192,7 @@ __all__ = [
     "sinusoidal_encoding",
     "sliding_window_mask",
     "soft_capped",
+    "split_by_sizes",
     "step_form",
     "step_scope",
     "successive_positions",

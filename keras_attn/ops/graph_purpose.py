@@ -326,3 +326,23 @@ def shape_to_keep(x):
     if sizes.count(None) > 1:
         return ops.shape(x)
     return tuple(-1 if size is None else size for size in sizes)
+
+
+def split_by_sizes(x, sizes, axis):
+    """A list of the parts of `x` that have these sizes along an axis.
+
+    `keras.ops.split` takes where the parts end, and computes their sizes by operations of a TensorFlow graph.
+
+    Example:
+
+    ```python
+    two, three = split_by_sizes(keras.ops.arange(5), [2, 3], axis=0)
+    ```
+    """
+    if len(sizes) == 1:
+        return [x]
+    if keras.backend.backend() == "tensorflow" and not isinstance(x, keras.KerasTensor):
+        import tensorflow as tf
+
+        return tf.split(x, sizes, axis)
+    return ops.split(x, np.cumsum(sizes)[:-1].tolist(), axis)
