@@ -32,7 +32,7 @@ def steps(layer, x, sizes, projections):
     cache, outputs, index = layer.empty_cache(B, S), [], 0
     for size in sizes:
         part = x[:, index : index + size]
-        with step_matrices_scope(StepMatrices({(id(layer), True): projections}, [])):
+        with step_matrices_scope(StepMatrices({(id(layer), True): projections}, [], [])):
             output, cache = layer(part, part, use_causal_mask=True, cache=cache, cache_update_index=index)
         outputs.append(ops.convert_to_numpy(output))
         index += size
@@ -70,7 +70,7 @@ def test_a_block_with_projections_of_both_layers():
     }
     assert len(made) == 2
     cache, cross, outputs = block.empty_cache(B, S), block.project_to_cache(source, mask), []
-    with step_matrices_scope(StepMatrices(made, [])):
+    with step_matrices_scope(StepMatrices(made, [], [])):
         for index in range(S):
             output, cache = block(
                 x[:, index : index + 1],
