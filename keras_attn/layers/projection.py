@@ -246,7 +246,7 @@ joined: List of pairs: a list of variables that are short vectors, and their val
     each value that a loop reads through three operations in every step; a single operation splits all of these.
 """
 
-# So many short vectors are one value of a loop. A step copies them, which takes no time as long as they are short.
+# So many short vectors are one value of a loop. A step copies them, so a long one stays a value of its own.
 _JOINED_VECTORS = 32
 _LONGEST_JOINED_VECTOR = 8192
 

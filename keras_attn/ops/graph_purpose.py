@@ -333,6 +333,14 @@ def split_by_sizes(x, sizes, axis):
 
     `keras.ops.split` takes where the parts end, and computes their sizes by operations of a TensorFlow graph.
 
+    Args:
+        x: Tensor.
+        sizes: Integers, whose sum is the size of the axis.
+        axis: Integer.
+
+    Returns:
+        List of tensors, with the shape of `x` but for the axis.
+
     Example:
 
     ```python
