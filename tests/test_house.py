@@ -44,12 +44,12 @@ LEAVES = {"checks", "compat", "files", "task_registry", "terminal"}
 ALLOWED["cli"] = set(ALLOWED) | {"cli"}
 WITH_TENSORFLOW = {"text", "data", "export", "huggingface", "opennmt", "tasks", "runs", "serve", "cli"}
 # Summaries are written by TensorFlow, and only TensorFlow can add an assertion to its graph, draw random bits that no float is
-# made of, update a variable by its fused kernel, multiply integers by oneDNN, choose among its kernels, overwrite a tensor, say
+# made of, update a variable by its fused kernel, multiply integers by oneDNN, choose among its kernels, make a function the body of a loop, overwrite a tensor, say
 # what comes after what, and tell which operation gave a tensor and whether a graph is for XLA; and each backend takes gradients and compiles in its own way.
 TENSORFLOW_INSIDE_FUNCTIONS = """
     compat/tensorflow.py inspection/backends.py layers/dropout.py ops/graph_purpose.py
     ops/int8_products.py ops/kv_cache.py ops/largest_values.py ops/matrix_products.py ops/softmax.py
-    ops/tensorflow_attention.py ops/value_checks.py training/crossentropy.py training/optimizers.py
+    ops/step_loop.py ops/tensorflow_attention.py ops/value_checks.py training/crossentropy.py training/optimizers.py
     training/summaries.py
 """.split()
 LAZY_PACKAGES = {"matplotlib", "sacrebleu", "sentencepiece", "tensorflow_text"}

@@ -38,6 +38,26 @@ def graph_around_control_flow(graph):
     return graph
 
 
+def graph_around_function(graph):
+    """The graph in which a graph's function is traced, `FuncGraph.outer_graph`; None if there is none.
+
+    Why: what is computed once for all steps of a loop is computed around the function of a step.
+    Since: TensorFlow 2.0.
+    If it goes: graphs of searches that multiply in bfloat16 fail to be traced.
+    """
+    return graph.outer_graph
+
+
+def values_from_outside(graph):
+    """The tensors of a graph of a function that stand for tensors around it, a list: `FuncGraph.internal_captures`.
+
+    Why: the body of a loop returns all of its values, also those that it reads alone.
+    Since: TensorFlow 2.0.
+    If it goes: no search can be traced.
+    """
+    return list(graph.internal_captures)
+
+
 # The attribute of a function of a graph that TensorFlow compiles with XLA (`jit_compile=True`), in
 # tensorflow/python/eager/polymorphic_function/attributes.py. Since TensorFlow 2.0. If it goes, `verify` does not say of an
 # export that a server without XLA refuses it.

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_attn.ops import extend_cache, overwriting_scope, runs_op_by_op, unshared
+from keras_attn.ops import extend_cache, loop_over_steps, overwriting_scope, runs_op_by_op, unshared
 
 # The cache starts with room for this many steps and doubles when it is full, so that a short answer costs the
 # same under a long limit as under a short one. Shapes stay static, as XLA needs them.
@@ -115,12 +115,14 @@ def _decode_live_rows(search, state, cache, row_values):
         def step(index, state, cache):
             return index + 1, *search.for_rows(row_values).next_state(index, state, cache)
 
+        def is_running(index, state, cache):
+            return ops.logical_and(index < last, count_live(state) > fewest)
+
         with overwriting_scope():
-            return ops.while_loop(
-                lambda index, state, cache: ops.logical_and(index < last, count_live(state) > fewest),
-                step,
-                (index, state, unshared(cache)),
-            )
+            loop_vars = (index, state, unshared(cache))
+            if search.compiler is None and search.num_hypotheses == 1:
+                return loop_over_steps(is_running, step, loop_vars, _batch_size(state))
+            return ops.while_loop(is_running, step, loop_vars)
 
     if search.compiler is not None:
         run_steps = search.compiler(run_steps)

@@ -19,7 +19,9 @@ from keras_attn.ops import (
     int8_product,
     is_compiled_scope,
     is_inference_scope,
+    is_step_scope,
     padding_mask,
+    product_by_transposed,
     product_in_halves,
     product_in_parts,
     runs_bfloat16_products,
@@ -163,6 +165,8 @@ class TokenEmbedding(QuantizableSubclass, keras.layers.ReversibleEmbedding):
         elif inputs.shape[1] == 1 and runs_op_by_op(inputs) and self._is_large():
             # For GPT-2's table and 8 rows, TensorFlow's product with the transposed table takes 14 times as long.
             logits = ops.transpose(ops.matmul(weights, ops.transpose(rows)))
+        elif is_step_scope() and runs_op_by_op(inputs):
+            logits = product_by_transposed(rows, weights)
         else:
             logits = if_true(
                 _are_few(rows, 2),

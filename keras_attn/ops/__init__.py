@@ -81,6 +81,7 @@ from keras_attn.ops.masks import (
 )
 from keras_attn.ops.matrix_products import (
     bfloat16_product,
+    product_by_transposed,
     product_in_halves,
     product_in_parts,
     runs_bfloat16_products,
@@ -98,6 +99,7 @@ from keras_attn.ops.positions import (
 from keras_attn.ops.precision import at_least_float32
 from keras_attn.ops.rotary import apply_rotary, rotary_frequencies
 from keras_attn.ops.softmax import log_normalizer
+from keras_attn.ops.step_loop import loop_over_steps
 from keras_attn.ops.talking_heads import talking_heads_attention
 from keras_attn.ops.value_checks import concrete_values, indices_within, is_constant
 from keras_attn.ops.windows import (
@@ -164,6 +166,7 @@ __all__ = [
     "layer_normalization",
     "log_normalizer",
     "loop_form",
+    "loop_over_steps",
     "mask_fits",
     "mask_poison",
     "memory_efficient_attention",
@@ -174,6 +177,7 @@ __all__ = [
     "pooled",
     "prefers_memory_efficient",
     "processor_flags",
+    "product_by_transposed",
     "product_in_halves",
     "product_in_parts",
     "relative_position_bucket",

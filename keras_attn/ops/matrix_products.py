@@ -8,8 +8,9 @@ import math
 import keras
 from keras import ops
 
-from keras_attn.compat.tensorflow import graph_around_control_flow, product_and_bias
+from keras_attn.compat.tensorflow import product_and_bias
 from keras_attn.ops.graph_purpose import if_true, is_compiled_scope, is_inference_scope, runs_op_by_op
+from keras_attn.ops.step_loop import graph_around_loops
 
 # For a matrix of no more entries, the operations around the product take longer than the faster kernel saves.
 _FEW_ENTRIES = 2**16
@@ -47,6 +48,24 @@ def product_in_parts(rows, table):
     rows = ops.broadcast_to(ops.transpose(rows), (parts, dim, num_rows))
     products = ops.matmul(ops.reshape(table, (parts, size // parts, dim)), rows)
     return ops.transpose(ops.reshape(products, (size, num_rows)))
+
+
+def product_by_transposed(rows, table):
+    """Rows (R, D) times a table (V, D), transposed, on TensorFlow: one operation, which leaves the table as it is.
+
+    TensorFlow does not see in a function that is the body of a loop that `matmul(rows, transpose(table))` is the same, and
+    transposes the table in every step.
+
+    Args:
+        rows: Floats (R, D).
+        table: Floats (V, D).
+
+    Returns:
+        Floats (R, V).
+    """
+    import tensorflow as tf
+
+    return tf.matmul(rows, table, transpose_b=True)
 
 
 def product_in_halves(rows, weights):
@@ -147,7 +166,7 @@ def _kernel():
     """
     import tensorflow as tf
 
-    graph = graph_around_control_flow(tf.compat.v1.get_default_graph())
+    graph = graph_around_loops()
     kernels = graph.get_collection_ref(_KERNEL)
     # The graph of a function that is traced within another one begins with the collections of that one.
     kernel = next((kernel for kernel in kernels if kernel.graph is graph), None)

@@ -66,6 +66,30 @@ def graphs():
         assert is_marked == jit_compile
 
 
+@CANARIES.of("graph_around_function", "values_from_outside")
+def functions_of_graphs():
+    seen = []
+
+    def outer(x):
+        around = tf.compat.v1.get_default_graph()
+        read = x + 1
+
+        @tf.function(autograph=False)
+        def inner(y):
+            doubled = 2 * read + y
+            graph = tf.compat.v1.get_default_graph()
+            seen.append(
+                (compat.graph_around_function(graph) is around, len(compat.values_from_outside(graph)))
+            )
+            return [doubled, *compat.values_from_outside(graph)]
+
+        return inner(x)
+
+    doubled, read = tf.function(outer, autograph=False)(tf.constant(3))
+    assert seen == [(True, 1)]
+    assert (int(doubled), int(read)) == (11, 4)
+
+
 @CANARIES.of("product_and_bias")
 def bfloat16_products():
     rng = np.random.default_rng(0)
