@@ -2,7 +2,8 @@
 
 The weights are random and the same for all (but KerasHub's, whose BART of the same size has its own), the sentences have
 17 tokens, the last END, and every answer has exactly 16: END has no chance. Every peer has two threads, in the better arrangement;
-with `--cores 1`, one thread on one processor. The ratios are to CTranslate2 in float32 and, if it is among the peers, in
+with `--cores 1`, one thread on one processor. "As served" is a SavedModel in a session, which is how TF Serving runs it; `--before CHECKOUT`
+adds those that another checkout of this library saves, of the same weights. The ratios are to CTranslate2 in float32 and, if it is among the peers, in
 int8; the candidates of a setting take turns of `--least-seconds`, and medians are given.
 """
 
@@ -11,6 +12,7 @@ from helpers_benchmarks import median_seconds, parser, print_table  # isort: ski
 import dataclasses
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 
@@ -32,7 +34,6 @@ from helpers_decoding import (
 from keras_attn.export import export_ctranslate2
 from keras_attn.models import quantized_copy
 from keras_attn.ops import inference_scope
-from keras_attn.tasks.batches import compiled_with_xla
 
 PEERS = ("ctranslate2", "ctranslate2_int8", "transformers", "keras_hub")
 
@@ -54,20 +55,78 @@ class Vocabulary:
         folder.mkdir()
 
 
-def ours(model, source, num_beams, jit_compile):
-    """The model's graph as an export has it."""
+def with_xla(model, source, num_beams):
+    from keras_attn.tasks.batches import compiled_with_xla  # the checkout of `--before` may not have it
 
-    def traced(ids):
-        with inference_scope():
-            return model.generate(ids, START, END, num_beams=num_beams, max_length=TARGET_LENGTH)
-
-    if jit_compile:
-        generate = compiled_with_xla(traced, frozen=model)
-    else:
-        generate = tf.function(traced, [tf.TensorSpec([None, None], tf.int32)], autograph=False)
+    generate = compiled_with_xla(_generate(model, num_beams), frozen=model)
     source = tf.constant(source, tf.int32)
     generate = generate.get_concrete_function(source)  # a server has no Python that looks for the graph
     return lambda: generate(source).numpy()
+
+
+def _generate(model, num_beams):
+    def generate(ids):
+        with inference_scope():
+            return model.generate(ids, START, END, num_beams=num_beams, max_length=TARGET_LENGTH)
+
+    return generate
+
+
+def save(folder, model, num_beams):
+    """Saves a model's answers as a SavedModel with one signature."""
+    signature = [tf.TensorSpec([None, None], tf.int32, name="ids")]
+    generate = tf.function(_generate(model, num_beams), signature, autograph=False)
+    module = tf.Module()
+    module.weights = [weight.value for weight in model.weights]
+    named = tf.function(lambda ids: {"answers": generate(ids)}, signature, autograph=False)
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": named})
+
+
+def as_served(folder, source, cores):
+    """A SavedModel in a session, as TF Serving runs it."""
+    with tf.Graph().as_default() as graph:
+        session = tf.compat.v1.Session(
+            config=tf.compat.v1.ConfigProto(
+                intra_op_parallelism_threads=cores, inter_op_parallelism_threads=cores
+            )
+        )
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
+        signature = loaded.signature_def["serving_default"]
+        inputs = graph.get_tensor_by_name(signature.inputs["ids"].name)
+        answers = graph.get_tensor_by_name(signature.outputs["answers"].name)
+    generate = session.make_callable(answers, [inputs])
+    return lambda: generate(source)
+
+
+def models_of(size, quantizations):
+    models = {"": make_model(size)}
+    return models | {f", {mode}": quantized_copy(models[""], mode) for mode in quantizations}
+
+
+def save_all(folder, size, options):
+    """Saves what is measured as served; each folder's name has the number of beams and that of the quantisation."""
+    for name, model in models_of(size, options.quantizations).items():
+        for num_beams in options.beams:
+            save(folder / f"{num_beams}{name}", model, num_beams)
+
+
+def save_by_checkout(folder, size, options):
+    """The same, by the library of `--before`, in another process."""
+    command = [
+        sys.executable,
+        __file__,
+        "--save",
+        folder,
+        "--sizes",
+        size,
+        "--beams",
+        *map(str, options.beams),
+    ]
+    checkout = str(pathlib.Path(options.before).resolve())
+    environment = {**os.environ, "PYTHONPATH": checkout}
+    subprocess.run(
+        [*command, "--quantizations", *options.quantizations], env=environment, cwd=checkout, check=True
+    )
 
 
 def of_ctranslate2(folder, source, num_beams, inter_threads, threads=2, compute_type="float32"):
@@ -120,12 +179,17 @@ def of_keras_hub(model, source, num_beams):
 def candidates(models, folder, source, num_beams, options):
     found, peers, threads = {}, options.peers, options.cores
     for name, model in models.items():
-        found[f"ours, XLA{name}"] = ours(model, source, num_beams, jit_compile=True)
-        found[f"ours, as served{name}"] = ours(model, source, num_beams, jit_compile=False)
+        if f"ours, XLA{name}" not in options.without:
+            found[f"ours, XLA{name}"] = with_xla(model, source, num_beams)
+        found[f"ours, as served{name}"] = as_served(folder / "now" / f"{num_beams}{name}", source, threads)
+        if options.before is not None:
+            found[f"before, as served{name}"] = as_served(
+                folder / "before" / f"{num_beams}{name}", source, threads
+            )
     for kind in ("float32", *(["int8"] if "ctranslate2_int8" in peers else [])):
         for parts in (1, 2) if len(source) > 1 and threads > 1 else (1,):
             name = f"CTranslate2 {kind}, {parts} x {threads // parts} threads"
-            found[name] = of_ctranslate2(folder, source, num_beams, parts, threads, kind)
+            found[name] = of_ctranslate2(folder / "ctranslate2", source, num_beams, parts, threads, kind)
     if "transformers" in peers:
         found["transformers"] = of_transformers(models[""], source, num_beams)
     if "keras_hub" in peers:
@@ -159,7 +223,14 @@ def main():
     options.add_argument("--least-seconds", type=float, default=0.2, help="of a turn; 0 for one call a turn")
     options.add_argument("--quantizations", nargs="*", default=["bfloat16", "int8"])
     options.add_argument("--without", nargs="*", default=[], help="candidates to leave out, by name")
+    options.add_argument("--before", help="the folder of another checkout of this library")
+    options.add_argument(
+        "--save", help="only save the SavedModels of the first size to this folder, as `--before` does"
+    )
     options = options.parse_args()
+    if options.save is not None:
+        save_all(pathlib.Path(options.save), options.sizes[0], options)
+        return
     torch.set_num_threads(options.cores)
     if options.cores == 1:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -167,11 +238,13 @@ def main():
         tf.config.threading.set_inter_op_parallelism_threads(1)
     rows = []
     for size in options.sizes:
-        models = {"": make_model(size)}
-        models |= {f", {mode}": quantized_copy(models[""], mode) for mode in options.quantizations}
+        models = models_of(size, options.quantizations)
         with tempfile.TemporaryDirectory() as folder:
-            folder = pathlib.Path(folder, "ctranslate2")
-            export_ctranslate2(folder, models[""], Vocabulary(), Vocabulary())
+            folder = pathlib.Path(folder)
+            export_ctranslate2(folder / "ctranslate2", models[""], Vocabulary(), Vocabulary())
+            save_all(folder / "now", size, options)
+            if options.before is not None:
+                save_by_checkout(folder / "before", size, options)
             for batch_size in options.batches:
                 source = make_source(batch_size)
                 for num_beams in options.beams:
