@@ -166,7 +166,11 @@ def test_a_step_goes_through_no_whole_cache_to_select_what_is_no_padding(num_bea
         return model.generate(encoder_token_ids, START, END, num_beams=num_beams, max_length=5)
 
     functions = decode.get_concrete_function().graph._functions.items()
-    bodies = [body.graph for name, body in functions if "body" in name and hasattr(body, "graph")]
+    bodies = [
+        body.graph
+        for name, body in functions
+        if ("body" in name or "in_step_graph" in name) and hasattr(body, "graph")
+    ]
     selections = [
         op.outputs[0].shape for body in bodies for op in body.get_operations() if "Select" in op.type
     ]
