@@ -115,8 +115,9 @@ def test_a_step_in_bfloat16_casts_no_matrix():
             return model.generate(source, 2, 3, max_length=5)
 
     graph = generated.get_concrete_function().graph
-    bodies = [body for name, body in graph._functions.items() if "body" in name]
+    bodies = [body for name, body in graph._functions.items() if "body" in name or "in_step_graph" in name]
     bodies = [body.graph for body in bodies if hasattr(body, "graph")]
+    assert any(op.type == "MatMul" for body in bodies for op in body.get_operations())
     casts = [op for body in bodies for op in body.get_operations() if op.type == "Cast"]
     assert casts
     of_matrices = [op for op in casts if op.inputs[0].shape.rank == 2 and None not in op.inputs[0].shape]
