@@ -74,7 +74,7 @@ def loop_over_steps(is_running, step, loop_vars, num_rows):
         return [*changed, *values[num_loop_vars:], *values_from_outside(tf.compat.v1.get_default_graph())]
 
     body = _traced(next_values, values)
-    is_single = len(values) - 1
+    single_row_at = len(values) - 1
     values += body.captured_inputs
     read = values[num_loop_vars:]
 
@@ -82,7 +82,7 @@ def loop_over_steps(is_running, step, loop_vars, num_rows):
         return _call(condition, values[:num_condition_values])[0]
 
     def runs_on_with_a_single_row(*values):
-        return tf.logical_and(values[is_single], runs_on(*values))
+        return tf.logical_and(values[single_row_at], runs_on(*values))
 
     if not _has_short_numbers(body.graph):
         values = _while(_traced(runs_on_with_a_single_row, values), body, values)
