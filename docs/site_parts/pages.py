@@ -5,9 +5,10 @@ import os
 import pathlib
 import re
 
-# The chapters of the site. A page that stands in none is put under "More", so that no page is lost.
+# The chapters of the site, in the order of a person's questions. A page that stands in none is put under "More", so that
+# no page is lost.
 CHAPTERS = {
-    "Learn": [
+    "Learn attention": [
         "docs/learn/attention_by_hand",
         "docs/learn/masks",
         "docs/learn/positions",
@@ -15,26 +16,39 @@ CHAPTERS = {
         "docs/learn/beam_search",
         "docs/learn/*",
     ],
-    "Compose": ["docs/compose", "docs/models", "docs/attention", "docs/position_bias", "docs/images"],
-    "See": ["docs/seeing"],
-    "Train": ["docs/training", "docs/encoder_tasks"],
-    "Serve": [
-        "docs/serve",
-        "docs/decoding",
-        "docs/serving",
-        "examples/serving/README",
-        "saved_models/README",
-        "saved_models/dates/1/README",
-        "docs/cost",
-        "docs/other_engines",
+    "Build a model": [
+        "docs/compose",
+        "docs/attention",
+        "docs/position_bias",
+        "docs/time_series",
+        "docs/recommenders",
+        "docs/images",
+        "docs/change_one_thing",
     ],
-    "Checkpoints": ["docs/checkpoints"],
-    "Move here": ["docs/leaving_transformers_tf", "docs/move/*"],
-    "Numbers": ["docs/numbers", "docs/results"],
+    "Train": [
+        "docs/training",
+        "docs/text_tasks",
+        "docs/checkpoints",
+        "docs/reload",
+        "docs/when_a_run_is_bad",
+    ],
+    "Serve": ["docs/serve", "docs/local_server", "docs/decoding", "docs/cost", "docs/other_engines"],
+    "See": ["docs/seeing"],
+    "Come from": [
+        "docs/move/tensorflow_tutorial",
+        "docs/move/keras",
+        "docs/move/keras_hub",
+        "docs/move/transformers_tf",
+        "docs/move/*",
+    ],
+    "Benchmarks": ["docs/benchmarks", "docs/results"],
     "Gallery": ["docs/gallery"],
     "Reference": ["docs/api/index"],
     "Project": ["README", "CONTRIBUTING", "CHANGELOG"],
+    "Archive": ["docs/archive/*"],
 }
+# Pages that other pages link to, and that the sidebar does not list.
+UNLISTED = ("examples/*", "saved_models/*")
 # Pages whose Python cells the build runs, in order, in a kernel of their own, and whose outputs it shows.
 EXECUTED = ("docs/learn/", "docs/compose")
 # A fenced block, a link, or code: what begins first counts, so that a link may hold code, and code a link.
@@ -56,6 +70,11 @@ kernelspec:
 def is_executed(page):
     """Whether the build runs the page's Python. `page` is its path in the repository, with or without ".md"."""
     return page.startswith(EXECUTED)
+
+
+def is_unlisted(page):
+    """Whether the sidebar leaves the page out. `page` is its path in the repository, without its suffix."""
+    return any(fnmatch.fnmatch(page, pattern) for pattern in UNLISTED)
 
 
 def as_notebook(text):
@@ -129,7 +148,7 @@ def chapters(pages):
         for pattern in patterns:
             chosen += ["docs/api/index"] if pattern == "docs/api/index" else fnmatch.filter(left, pattern)
             left = [page for page in left if page not in chosen]
-    found["More"] = left
+    found["More"] = [page for page in left if not is_unlisted(page)]
     return found
 
 
@@ -151,6 +170,8 @@ def _read(app, page, source):
     text = with_links_to_files(source[0], page, root)
     if is_executed(page):
         text = as_notebook(text)
+    if is_unlisted(page):
+        text = "---\norphan: true\n---\n" + text
     if page == app.config.root_doc:
         text += contents(app.project.docnames)
     source[0] = text

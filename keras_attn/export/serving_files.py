@@ -388,7 +388,7 @@ def write_task_declaration(folder, declaration):
 
     Args:
         folder: Path of the version folder.
-        declaration: Dict of values that JSON can hold, with the `format` 1; "What an export declares" in docs/serving.md has its fields.
+        declaration: Dict of values that JSON can hold, with the `format` 1; "What an export declares" in docs/local_server.md has its fields.
 
     Returns:
         `pathlib.Path` of the file.

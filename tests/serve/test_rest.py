@@ -1,7 +1,7 @@
 """Requests, and what TF Serving answers by its sources: http_rest_api_handler.cc, http_rest_api_util.cc, json_tensor.cc,
 get_model_status_impl.cc, server_core.cc, batching_session.cc, classifier.cc, regressor.cc, and libevent for other paths.
 
-docs/serving.md shows the same table.
+docs/local_server.md shows the same table.
 """
 
 import gzip
