@@ -1,7 +1,10 @@
 """Plots of attention scores and of learning curves, as figures."""
 
+import contextlib
 import csv
+import functools
 import importlib
+import io
 import math
 import warnings
 from pathlib import Path
@@ -25,7 +28,7 @@ def plot_attention(attention_scores, source_tokens, target_tokens, title=None, p
     """Draws how much each target token attends to each source token.
 
     The colours run from 0 to 1 in every picture, so two pictures can be compared. No `pyplot` state is read
-    or changed, so this is safe in threads and servers.
+    or changed, so this is safe in threads and servers. A notebook shows the figure as the last expression of a cell.
 
     Args:
         attention_scores: Array or tensor of probabilities, of shape `(T, S)` for one map, or `(N, T, S)` for
@@ -59,7 +62,7 @@ def plot_attention(attention_scores, source_tokens, target_tokens, title=None, p
     columns = min(len(scores), _MAX_COLUMNS)
     rows = math.ceil(len(scores) / columns)
     size = _figure_size(rows, columns, source_tokens, target_tokens)
-    figure = _import("matplotlib.figure").Figure(figsize=size, layout="constrained")
+    figure = _new_figure(size)
     panels = [figure.add_subplot(rows, columns, head + 1) for head in range(len(scores))]
     _draw_heads(figure, panels, scores)
     for head, panel in enumerate(panels):
@@ -146,14 +149,15 @@ def figure_pixels(figure, width=480):
     # Rounding up by less than a pixel: matplotlib cuts what is left of one.
     figure.set_dpi((width + 0.01) / figure.get_size_inches()[0])
     canvas = canvas_class(figure)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # drawn as a box
+    with _missing_glyphs_as_boxes():
         canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def plot_learning_curves(files, column="val_bleu", title=None, path=None):
     """Draws a column of the `history.csv` of several runs over their epochs.
+
+    A notebook shows the figure as the last expression of a cell.
 
     Args:
         files: Dict from the name of a run to the path of its `history.csv`.
@@ -182,7 +186,7 @@ def plot_learning_curves(files, column="val_bleu", title=None, path=None):
     """
     path = _check_path(path, _FIGURE_FILE_TYPES)
     curves = {name: _curve(file, column) for name, file in files.items()}
-    figure = _import("matplotlib.figure").Figure(figsize=(7, 4), layout="constrained")
+    figure = _new_figure((7, 4))
     panel = figure.subplots()
     for name, (epochs, values) in curves.items():
         panel.plot(epochs, values, label=name, linewidth=1.5)
@@ -197,6 +201,29 @@ def plot_learning_curves(files, column="val_bleu", title=None, path=None):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=_DOTS_PER_INCH)
     return figure
+
+
+def _new_figure(size):
+    """A figure of this size in inches, which a notebook shows where pyplot's backend was never imported, too."""
+    figure = _import("matplotlib.figure").Figure(figsize=size, layout="constrained")
+    # IPython asks an object for its picture by this name, unless pyplot's backend draws figures there.
+    figure._repr_png_ = functools.partial(_png, figure)
+    return figure
+
+
+def _png(figure):
+    """The bytes of the picture that a notebook shows, as pyplot's own backend for notebooks draws it."""
+    file = io.BytesIO()
+    with _missing_glyphs_as_boxes():
+        figure.savefig(file, format="png", dpi="figure", bbox_inches="tight")
+    return file.getvalue()
+
+
+@contextlib.contextmanager
+def _missing_glyphs_as_boxes():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
 
 
 def _curve(file, column):

@@ -1,5 +1,6 @@
 """Pictures of attention: what is drawn, what is written on it, and what is refused."""
 
+import pickle
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -170,6 +171,40 @@ assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
     command = [sys.executable, "-c", code, figures.__file__]
     child = subprocess.run(command, capture_output=True, text=True, check=False)
     assert child.returncode == 0, child.stderr
+
+
+def test_a_notebook_asks_the_figure_itself_for_its_picture(tmp_path):
+    formatters = pytest.importorskip("IPython.core.formatters")
+    file = tmp_path / "a.csv"
+    file.write_text("epoch,val_bleu\n1,12.5\n", encoding="utf-8")
+    # A glyph that matplotlib's font lacks must not warn.
+    for figure in (
+        plot_attention(make_scores(2, 3), ["▁der", "日", "x"], ["a", "b"]),
+        plot_learning_curves({"a": file}),
+    ):
+        shell = formatters.DisplayFormatter()
+        shell.active_types = list(shell.formatters)
+        shown, _ = shell.format(figure)
+        assert sorted(shown) == ["image/png", "text/plain"]
+        assert shown["image/png"][:8] == b"\x89PNG\r\n\x1a\n"
+        copy = pickle.loads(pickle.dumps(figure))
+        assert copy._repr_png_() == figure._repr_png_()
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("before", ["", "import matplotlib.pyplot", "%matplotlib inline"])
+def test_a_cell_of_a_fresh_kernel_shows_the_figure_once(before):
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    cell = f"""{before}
+import runpy
+plot_attention = runpy.run_path({figures.__file__!r})["plot_attention"]
+plot_attention([[0.9, 0.1], [0.2, 0.8]], ["der", "Hund"], ["the", "dog"])"""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+    nbclient.NotebookClient(notebook).execute()
+    (output,) = notebook.cells[0].outputs
+    assert output.output_type == "execute_result"
+    assert sorted(output.data) == ["image/png", "text/plain"]
 
 
 def test_a_grid_has_a_row_a_layer_and_a_column_a_head():
