@@ -23,6 +23,8 @@ def main(arguments=None):
     options = _parsed(arguments)
     if options.command == "info":
         return _info(options.folder, options.ignored_fields)
+    if options.command == "deploy":
+        return _deploy(options)
     try:
         with quiet_imports(for_training=options.command in ("train", "distill")):
             from keras_attn import cli
@@ -49,11 +51,28 @@ def _info(folder, ignored_fields):
     return 0
 
 
+def _deploy(options):
+    """Writes what serves exports in production, without TensorFlow, and returns the exit code."""
+    with _light_packages():
+        from keras_attn import terminal
+        from keras_attn.export import deployment
+
+    try:
+        written = deployment.write_deployment(
+            options.folders, options.output, xla=options.xla, overwrite=options.overwrite
+        )
+    except (ValueError, OSError) as error:
+        terminal.say_error(error)
+        return 2
+    terminal.say(written.report())
+    return 0
+
+
 @contextlib.contextmanager
 def _light_packages():
     """Within the block, a module of the package is imported alone: the `__init__` of the package and of its rooms do not run."""
     before = set(sys.modules)
-    for name in ("", ".generation", ".huggingface", ".opennmt", ".runs", ".tasks"):
+    for name in ("", ".export", ".generation", ".huggingface", ".opennmt", ".runs", ".tasks"):
         name = f"keras_attn{name}"
         if name not in sys.modules:
             sys.modules[name] = importlib.util.module_from_spec(importlib.util.find_spec(name))
@@ -421,6 +440,23 @@ def _verify_options(add):
     _add_ignored_fields(add)
 
 
+def _deploy_options(add):
+    add(
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        help="exported models, for example saved_models/dates for its newest version, saved_models/dates/1 for that one, or "
+        "saved_models for all in it",
+    )
+    add("--output", metavar="FOLDER", default="deploy", help="the folder to write (default: %(default)s)")
+    add(
+        "--xla",
+        action="store_true",
+        help="let the server compile with XLA; a model that was exported with --xla turns this on",
+    )
+    add("--overwrite", action="store_true", help="replace files in --output that say something else")
+
+
 def _serve_options(add):
     add(
         "folders",
@@ -559,6 +595,10 @@ _COMMANDS = {
     "show": ("write a page on which to explore what a model attends to in a text", _show_options),
     "export": ("write a SavedModel for TF Serving, or what another engine runs", _export_options),
     "verify": ("check whether TF Serving can serve an export", _verify_options),
+    "deploy": (
+        "write what serves exports in production: TF Serving in Docker, with batching, metrics and example requests",
+        _deploy_options,
+    ),
     "serve": ("a local server with TF Serving's REST routes and a page to try models", _serve_options),
     "shortlist": (
         "write which target tokens may come for each source token, from word alignments of training data",

@@ -1,6 +1,7 @@
 """Exports graph functions or a model for other engines, and runs an export as a server would."""
 
 from keras_attn.export.ctranslate2 import export_ctranslate2
+from keras_attn.export.deployment import Deployment, write_deployment
 from keras_attn.export.onnx_and_litert import export_litert, export_onnx
 from keras_attn.export.saved_model import export_saved_model, string_vector
 from keras_attn.export.saved_model_process import run_saved_model, runner_command
@@ -23,6 +24,7 @@ from keras_attn.export.verification import TEXTS, Check, verify_saved_model
 __all__ = [
     "TEXTS",
     "Check",
+    "Deployment",
     "export_ctranslate2",
     "export_litert",
     "export_onnx",
@@ -38,6 +40,7 @@ __all__ = [
     "string_vector",
     "verify_saved_model",
     "write_batching_parameters",
+    "write_deployment",
     "write_quantization",
     "write_shortlist",
     "write_task_declaration",

@@ -1,5 +1,7 @@
 """Files that TF Serving reads next to a SavedModel: warm-up requests and batching parameters.
 
+TensorFlow is imported where it is used: `keras-attn deploy` reads files of a version without it.
+
 Their protocol buffers come with the package `tensorflow-serving-api`. They are described here with the same
 field numbers under other names, so that package is not needed, and there is no clash if it is installed.
 
@@ -12,10 +14,8 @@ import json
 import pathlib
 import re
 
-import tensorflow as tf
 from google.protobuf import descriptor_pool, text_format, wrappers_pb2
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import tensor_pb2
 
 from keras_attn.export.saved_model_runner import message_classes
 from keras_attn.files import read_json
@@ -103,6 +103,8 @@ def write_warmup_requests(folder, model_name, requests):
         raise ValueError(
             f"`requests` must be at most {MOST_WARMUP_REQUESTS}. Received: {len(requests)} requests."
         )
+    import tensorflow as tf
+
     path = pathlib.Path(folder, WARMUP_FILE)
     path.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(path)) as writer:
@@ -140,6 +142,8 @@ def read_warmup_requests(folder):
     path = pathlib.Path(folder, WARMUP_FILE)
     if not path.is_file():
         return None
+    import tensorflow as tf
+
     requests = []
     try:
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
@@ -151,6 +155,8 @@ def read_warmup_requests(folder):
 
 
 def _warmup_request(record):
+    import tensorflow as tf
+
     log = _message("PredictionLog")
     log.ParseFromString(record)
     if not log.HasField("predict_log"):
@@ -473,6 +479,8 @@ def _read_json(folder, name, expected, is_valid):
 
 @functools.cache
 def _message_classes():
+    from tensorflow.core.framework import tensor_pb2
+
     pool = descriptor_pool.Default()  # which has TensorFlow's own messages
     return message_classes(
         "keras_attn.tf_serving", _MESSAGES, pool, [tensor_pb2.DESCRIPTOR.name, wrappers_pb2.DESCRIPTOR.name]

@@ -2,15 +2,21 @@
 
 import pathlib
 import re
-import shutil
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from helpers_markdown import code_blocks
 
-from keras_attn.export import read_batching_parameters
+from keras_attn.export import write_deployment
 
 SERVING = pathlib.Path(__file__).parents[2] / "examples" / "serving"
+CONFIGURATION = (
+    "docker-compose.yml",
+    "models.config",
+    "batching.config",
+    "monitoring.config",
+    "prometheus.yml",
+)
 README = (SERVING / "README.md").read_text(encoding="utf-8")
 
 # Of tensorflow_model_server, from tensorflow_serving/model_servers/main.cc (read on 2026-11-20).
@@ -68,63 +74,16 @@ def parsed(messages, name, text):
     return text_format.Parse(text, messages[name]())
 
 
-def read_yaml(name):
-    yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
-    return yaml.safe_load((SERVING / name).read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
-def services():
-    compose = read_yaml("docker-compose.yml")
-    assert set(compose) == {"services"}
-    return compose["services"]
-
-
-def test_the_server_is_started_with_flags_that_it_has(services):
-    flags = dict(word.removeprefix("--").split("=") for word in services["serving"]["command"])
-    assert set(flags) <= set(FLAGS)
-    assert flags["enable_batching"] == flags["enable_per_model_batching_parameters"] == "true"
-    for name, value in flags.items():
-        if name.endswith("_file"):
-            assert value.startswith("/config/")
-            assert (SERVING / value.removeprefix("/config/")).is_file()
-
-
-def test_the_volumes_are_folders_and_files_of_the_repository(services):
-    mounted = {}
-    for service in services.values():
-        for volume in service["volumes"]:
-            source, target, mode = volume.split(":")
-            assert mode == "ro"
-            assert (SERVING / source).exists()
-            mounted[target] = (SERVING / source).resolve()
-    assert mounted["/models"] == SERVING.parents[1] / "saved_models"
-    assert mounted["/config"] == SERVING
-    assert "--config.file=/etc/prometheus/prometheus.yml" in services["prometheus"]["command"]
-    assert mounted["/etc/prometheus/prometheus.yml"] == SERVING / "prometheus.yml"
-
-
-def test_prometheus_asks_where_the_server_answers(messages, services):
-    (job,) = read_yaml("prometheus.yml")["scrape_configs"]
-    config = parsed(messages, "MonitoringConfig", (SERVING / "monitoring.config").read_text(encoding="utf-8"))
-    assert config.prometheus_config.enable
-    assert job["metrics_path"] == config.prometheus_config.path
-    ((target,),) = [static["targets"] for static in job["static_configs"]]
-    service, port = target.split(":")
-    assert f"{port}:{port}" in services[service]["ports"]
-
-
-def test_the_common_batching_file_holds_the_threads_alone(tmp_path):
-    shutil.copy(SERVING / "batching.config", tmp_path / "batching_params.pbtxt")
-    parameters = read_batching_parameters(tmp_path)
-    assert set(parameters) == {"num_batch_threads"}
-    assert parameters["num_batch_threads"] >= 1
-
-
-def test_models_config_is_a_list_of_models(messages):
-    config = parsed(messages, "ModelServerConfig", (SERVING / "models.config").read_text(encoding="utf-8"))
-    (model,) = config.model_config_list.config
-    assert (model.name, model.base_path, model.model_platform) == ("dates", "/models/dates", "tensorflow")
+def test_they_are_what_deploy_writes_for_the_dates_model(tmp_path, monkeypatch):
+    (tmp_path / "saved_models").symlink_to(SERVING.parents[1] / "saved_models")
+    monkeypatch.chdir(tmp_path)
+    files = write_deployment(["saved_models/dates"], "examples/serving").files
+    assert set(files) > set(CONFIGURATION)
+    for name in CONFIGURATION:
+        path = pathlib.Path("examples", "serving", name)
+        assert (SERVING / name).read_text("utf-8") == path.read_text("utf-8"), (
+            "keras-attn deploy saved_models/dates --output examples/serving --overwrite"
+        )
 
 
 def test_the_readme_shows_configurations_that_parse(messages):
