@@ -1,3 +1,5 @@
+"""Beam search. A step masks the slots, calls the model, chooses candidates, finishes those that end, and keeps the rest live."""
+
 import collections
 
 import keras
@@ -9,12 +11,15 @@ from keras_attn.generation.search import Hypotheses, Search, column
 from keras_attn.ops import entries_at, log_normalizer, top_k, top_k_and_normalizer
 
 _Beams = collections.namedtuple("_Beams", ["token_ids", "log_probs", "sequences", "ancestors", "coverage"])
+_Candidates = collections.namedtuple(
+    "_Candidates", ["token_ids", "log_probs", "sequences", "parents", "coverage"]
+)
 _Finished = collections.namedtuple("_Finished", ["sequences", "scores"])
 _State = collections.namedtuple("_State", ["beams", "finished", "done"])
 
 
 def beam_search(inputs, num_beams=1, length_penalty=1.0, options=None):
-    """Beam search in which a finished hypothesis keeps its score; greedy search with `num_beams=1`.
+    """Beam search in which a finished hypothesis keeps its score. With `num_beams=1` it finds what `greedy_search` finds, with its score.
 
     A hypothesis is finished when END is among the `num_beams` best continuations of its row; it leaves the beam with
     its score, log-probability / length ** length_penalty with END counted, and nothing changes that score
@@ -110,11 +115,11 @@ class BeamSearch(Search):
         if attention_scores:  # for the coverage penalty
             beams = beams._replace(coverage=beams.coverage + ops.cast(attention_scores[0], "float32"))
         log_probs, parents, token_ids = self._candidates(logits, beams, index)
-        candidates = _Beams(
+        candidates = _Candidates(
             token_ids,
             log_probs,
             sequences=self._put(_gather(beams.sequences, parents), index, token_ids),
-            ancestors=parents,
+            parents=parents,
             coverage=_gather(beams.coverage, parents),
         )
         ends = self.are_ends(token_ids)
@@ -169,7 +174,7 @@ class BeamSearch(Search):
     def _live(self, beams, candidates, ends):
         """The best candidates that do not end, as many as the row has beams."""
         log_probs, live = top_k(ops.where(ends, IMPOSSIBLE, candidates.log_probs), self.num_beams)
-        parents = entries_at(candidates.ancestors, live)
+        parents = entries_at(candidates.parents, live)
         return _Beams(
             token_ids=entries_at(candidates.token_ids, live),
             log_probs=self._within_beams(log_probs),

@@ -10,12 +10,12 @@ from keras_attn.generation.search import Hypotheses, check_num_hypotheses
 def find_answers(inputs, num_beams=1, num_return_sequences=None, length_penalty=1.0, options=None):
     """The result of a model's `generate`: samples if the options ask for them, else the best answers found.
 
-    The search is greedy if only the tokens of one beam are wanted.
+    One beam is a `GreedySearch`, or, where `num_return_sequences` is given and a score is wanted with each answer, a `BeamSearch`.
 
     Args:
         inputs: `SearchInputs`.
         num_beams: Integer; ignored by sampling.
-        num_return_sequences: Integer n, or None.
+        num_return_sequences: Integer n, or None for the tokens of the best answer without a score.
         length_penalty: Float, a scalar tensor, or floats (B,).
         options: `DecodingOptions`, or None.
 

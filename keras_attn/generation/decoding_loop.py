@@ -17,8 +17,9 @@ _FEWEST_COMPILED_ROWS = 8
 def decode(search):
     """Runs the steps of a search until every row is done, or `max_length` steps.
 
-    If rows can leave the batch, a TensorFlow graph that takes batches of any size drops finished rows as soon as they are
-    half of the batch. The time then depends on the total length of the answers, not on the longest one.
+    Where the batch size is known (eagerly, with XLA, on other backends) this function runs the loop. A TensorFlow graph that
+    takes batches of any size, which an export without XLA is, runs `_decode_live_rows`: it drops finished rows as soon as they
+    are half of the batch, so that the time depends on the total length of the answers, not on the longest one.
 
     Args:
         search: `Search`. Its `is_done(state)` is boolean (B,), or a scalar if no row can leave the batch; rows that are done
@@ -28,7 +29,7 @@ def decode(search):
         The last state and the number of steps that were run, an int32 scalar.
     """
     state, cache, row_values = search.begin()
-    if row_values is not None and _is_open_graph(state):
+    if row_values is not None and _takes_any_batch_size(state):
         return _decode_live_rows(search, state, cache, row_values)
 
     def is_running(last):
@@ -69,7 +70,7 @@ def room_for(search, length, state):
 
     A compiler compiles each size, so it has few of them.
     """
-    if search.limit is None or search.compiler is not None or not _is_open_graph(state):
+    if search.limit is None or search.compiler is not None or not _takes_any_batch_size(state):
         return length
     return ops.minimum(length, search.limit)
 
@@ -93,7 +94,7 @@ def _extend_cache(search, cache, num_steps):
     return extend_caches(cache, search.first_slot + num_steps * search.num_hypotheses)
 
 
-def _is_open_graph(state):
+def _takes_any_batch_size(state):
     return runs_op_by_op(keras.tree.flatten(state)[0])
 
 
@@ -120,6 +121,7 @@ def _decode_live_rows(search, state, cache, row_values):
 
         with overwriting_scope():
             loop_vars = (index, state, unshared(cache))
+            # A step multiplies a row of each hypothesis; that loop is faster for one.
             if search.compiler is None and search.num_hypotheses == 1:
                 return loop_over_steps(is_running, step, loop_vars, _batch_size(state))
             return ops.while_loop(is_running, step, loop_vars)
@@ -156,8 +158,8 @@ def _decode_live_rows(search, state, cache, row_values):
     all_rows = state
     # The numbers of the rows in the batch.
     row_numbers = ops.arange(_batch_size(state), dtype="int32")
-    # A loop cannot change a size that is known before it starts. Gathered rows make the batch size unknown; a first
-    # index that is not a constant makes the number of slots unknown.
+    # A loop cannot change a size that is known before it starts. Gathered rows make the batch size unknown; a 0 that
+    # tracing does not know makes the number of slots unknown.
     index = ops.sum(row_numbers[:0])
     state, cache, row_values = _take((state, cache, row_values), row_numbers)
     cache, _ = make_room(cache, index)

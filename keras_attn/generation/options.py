@@ -315,7 +315,7 @@ class DecodingOptions:
 
     def per_row(self, batch_size):
         """The same options as tensors with one value per row."""
-        from keras_attn.generation.row_values import values_per_row  # imports Keras
+        from keras_attn.generation.option_values import values_per_row  # imports Keras
 
         values = {name: values_per_row(name, value, batch_size) for name, value in self.given().items()}
         return dataclasses.replace(self, **values)
@@ -327,7 +327,7 @@ class DecodingOptions:
             rows: Integers, which rows.
             num_rows: Integer, how many rows the options were made for.
         """
-        from keras_attn.generation.row_values import array_per_row  # imports Keras
+        from keras_attn.generation.option_values import array_per_row  # imports Keras
 
         return {name: array_per_row(name, value, num_rows)[rows] for name, value in self.given().items()}
 

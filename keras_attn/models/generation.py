@@ -246,15 +246,15 @@ class _CausalStep:
         self.matrices = step_matrices(model)
 
     def __call__(self, token_ids, index, cache, attention_mask, row_context):
-        width = token_ids.shape[1]
+        num_hypotheses = token_ids.shape[1]
         last = row_context.positions[:, -1, None]
         return self._call_model(
             token_ids,
             cache,
-            first_slot=index * width,
-            positions=ops.repeat(last + index, width, axis=1),
+            first_slot=index * num_hypotheses,
+            positions=ops.repeat(last + index, num_hypotheses, axis=1),
             own_mask=attention_mask,
-            own_positions=successive_positions(ops.shape(attention_mask)[-1]) // width,
+            own_positions=successive_positions(ops.shape(attention_mask)[-1]) // num_hypotheses,
             prompt=row_context,
         )
 
@@ -558,7 +558,7 @@ class Seq2SeqGeneration:
 
 
 class _Seq2SeqStep:
-    """Steps of a search for the answers to sources; the row context is the model's cache without its first field."""
+    """Steps of a search for the answers to sources; the row context is the keys, values and mask of the source, as `init_cache` made them."""
 
     def __init__(self, model, return_attention_scores, output_token_ids=None):
         self.model = model
@@ -570,14 +570,14 @@ class _Seq2SeqStep:
             self.search_arguments["output_projection"] = model.output_projection(output_token_ids)
 
     def __call__(self, token_ids, index, cache, attention_mask, row_context):
-        width = token_ids.shape[1]
+        num_hypotheses = token_ids.shape[1]
         logits, cache, *scores = self._call_model(
             token_ids,
             cache,
-            first_slot=index * width,
-            positions=ops.zeros((width,), dtype="int32") + index,
+            first_slot=index * num_hypotheses,
+            positions=ops.zeros((num_hypotheses,), dtype="int32") + index,
             mask=attention_mask,
-            slot_positions=successive_positions(ops.shape(attention_mask)[-1]) // width,
+            slot_positions=successive_positions(ops.shape(attention_mask)[-1]) // num_hypotheses,
             row_context=row_context,
             **self.search_arguments,
         )

@@ -1,4 +1,4 @@
-"""The key/value cache: a value that functions take and return, and never change.
+"""The key/value cache: a value that functions take and return, and change only inside of `overwriting_scope`.
 
 A cache is a pair `(key, value)` with shapes (B, N, S, H) and (B, N, S, Hv), or a `KeyValueCache` that starts with this
 pair. The head axis comes before the time axis, so that attention needs no transpose. S is its capacity in

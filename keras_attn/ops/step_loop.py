@@ -29,8 +29,10 @@ def loop_over_steps(is_running, step, loop_vars, num_rows):
 
     TensorFlow takes the loop of `tf.while_loop` apart: each value that it reads, a weight too, passes through three operations
     in every step, and oneDNN multiplies where the processor is one for it, which for a single row of float32 takes twice as
-    long as TensorFlow's own product. A function that is the body of a loop itself has neither. So the step is one function of
-    the graph that two loops call, the first of which runs for a single row alone.
+    long as TensorFlow's own product. A `While` operation whose body is a function does neither.
+
+    So there are two loops, one after the other, which call the same function. The first, a `While`, runs only for a single
+    row of float32. The second, of `tf.while_loop`, runs the steps that are left: none after the first, else all.
 
     Args:
         is_running: Function of the loop's values, which returns a boolean scalar.

@@ -158,7 +158,7 @@ class SearchFunctions(SignatureFunctions):
     def _best(self, source):
         """The ids (B, L) of the best answers."""
         if self.buckets is None:
-            # Greedy search needs no scores.
+            # No scores are asked for, so a single beam is a greedy search.
             return self._search(source, num_return_sequences=None).token_ids[:, 0]
         search = self.task.search_options(num_return_sequences=None)
         end = self.task.output_tokenizer.end_token_id
@@ -608,6 +608,7 @@ class TranslatorFunctions(SearchFunctions):
 
     def _best(self, source):
         if self.buckets is None and self.task.num_beams > 1:
+            # The search of `translate_n_best`: the graph holds it once.
             return self._n_best(source.token_ids).token_ids[:, 0]
         return super()._best(source)
 

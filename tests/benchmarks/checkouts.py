@@ -7,7 +7,7 @@ else the machine does falls on both alike; the ratio is the median of those of t
     taskset -c 0 python tests/benchmarks/checkouts.py ../before . --rounds 5
 
 The work: a training step from token ids (mixed lengths, in float32 and mixed_bfloat16) and of blocks with masks as a user composes
-them, decoding as it is served (no XLA, float32, int8 and bfloat16), the attention layer forward and backward.
+them, decoding as it is served (no XLA, float32, int8 and bfloat16) and with XLA, the attention layer forward and backward.
 """
 
 from helpers_benchmarks import parser  # isort: skip -- quietens TensorFlow
@@ -84,7 +84,7 @@ def _compiled_step(model, loss_function, inputs, labels):
     return lambda: step(inputs, labels).numpy()
 
 
-def decode(size, batch_size, num_beams, quantization=None):
+def decode(size, batch_size, num_beams, quantization=None, jit_compile=False):
     import keras_attn
 
     sizes = {"hidden_dim": 128, "num_heads": 4, "intermediate_dim": 256}
@@ -92,7 +92,9 @@ def decode(size, batch_size, num_beams, quantization=None):
         sizes = {"hidden_dim": 512, "num_heads": 8, "intermediate_dim": 2048}
     tokenizer = keras_attn.text.ByteTokenizer()
     model = keras_attn.models.Seq2SeqTransformer.from_sizes(tokenizer.vocabulary_size, 4, 4, **sizes)
-    translator = keras_attn.Translator(model, tokenizer, tokenizer, num_beams=num_beams, max_length=17)
+    translator = keras_attn.Translator(
+        model, tokenizer, tokenizer, num_beams=num_beams, max_length=17, jit_compile=jit_compile
+    )
     if quantization is not None:
         translator = translator.quantized(quantization)
     texts = ["a dog runs by", "two dogs run over", "snow fell, all day"]
@@ -134,6 +136,12 @@ WORK = {
     "decoding, base, 1, greedy, bfloat16": lambda: decode("base", 1, 1, "bfloat16"),
     "decoding, base, 64, greedy, bfloat16": lambda: decode("base", 64, 1, "bfloat16"),
     "decoding, base, 1, greedy, int8": lambda: decode("base", 1, 1, "int8"),
+    "decoding, tiny, 1, greedy, XLA": lambda: decode("tiny", 1, 1, jit_compile=True),
+    "decoding, tiny, 1, 4 beams, XLA": lambda: decode("tiny", 1, 4, jit_compile=True),
+    "decoding, tiny, 64, greedy, XLA": lambda: decode("tiny", 64, 1, jit_compile=True),
+    "decoding, tiny, 64, 4 beams, XLA": lambda: decode("tiny", 64, 4, jit_compile=True),
+    "decoding, tiny, 64, greedy, int8, XLA": lambda: decode("tiny", 64, 1, "int8", jit_compile=True),
+    "decoding, base, 1, greedy, XLA": lambda: decode("base", 1, 1, jit_compile=True),
     "attention layer, 64 tokens": lambda: attention_layer(64),
     "attention layer, 512 tokens": lambda: attention_layer(512),
     "attention layer, 512 tokens, bfloat16": lambda: attention_layer(512, "mixed_bfloat16"),
