@@ -22,6 +22,7 @@ import time
 
 # A turn takes at least so long.
 SECONDS = 0.4
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 
 def train_step(size, policy="float32"):
@@ -151,11 +152,11 @@ WORK = {
 class Checkout:
     """A process that imports one checkout, prepares one piece of work, and does it when it is asked to."""
 
-    def __init__(self, folder, name):
+    def __init__(self, folder, name, clock):
         threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
         folder = pathlib.Path(folder).resolve()
         environment = {**os.environ, **dict.fromkeys(threads, "1"), "PYTHONPATH": str(folder)}
-        command = [sys.executable, __file__, "--work", name]
+        command = [sys.executable, __file__, "--work", name, "--clock", clock]
         self.process = subprocess.Popen(
             command, cwd=folder, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -178,24 +179,27 @@ class Checkout:
         return line.strip()
 
 
-def work(name):
+def work(name, clock):
     """The process of a `Checkout`."""
     import keras_attn
+
+    now = CLOCKS[clock]
 
     run = WORK[name]()
     for _ in range(3):
         run()
     print("ready", pathlib.Path(keras_attn.__file__).parents[1], flush=True)
     for _ in sys.stdin:
-        start, calls = time.perf_counter(), 0
-        while calls == 0 or time.perf_counter() - start < SECONDS:
+        start = now()
+        calls = 0
+        while calls == 0 or now() - start < SECONDS:
             run()
             calls += 1
-        print((time.perf_counter() - start) / calls, flush=True)
+        print((now() - start) / calls, flush=True)
 
 
-def compare(old, new, name, rounds):
-    checkouts = [Checkout(folder, name) for folder in (old, new)]
+def compare(old, new, name, rounds, clock):
+    checkouts = [Checkout(folder, name, clock) for folder in (old, new)]
     ratios, times = [], []
     for turn in range(rounds + 1):
         order = checkouts if turn % 2 else checkouts[::-1]
@@ -216,17 +220,21 @@ def compare(old, new, name, rounds):
 def main():
     if "--work" in sys.argv:
         child = argparse.ArgumentParser()
-        child.add_argument("--work", choices=list(WORK))
-        return work(child.parse_args().work)
+        child.add_argument("--work", dest="name", choices=list(WORK))
+        child.add_argument("--clock", choices=list(CLOCKS))
+        return work(**vars(child.parse_args()))
     options = parser(__doc__.splitlines()[0], rounds=5)
     options.add_argument("old", help="the folder of the checkout before")
     options.add_argument("new", help="the folder of the checkout after")
     options.add_argument("--only", default="", help="only the work whose names hold this")
+    options.add_argument(
+        "--clock", choices=list(CLOCKS), default="wall", help="processor seconds vary less beside other work"
+    )
     options = options.parse_args()
     print("speed of the new checkout, as a multiple of the old one's (least to greatest), seconds of a call")
     for name in WORK:
         if options.only in name:
-            compare(options.old, options.new, name, options.rounds)
+            compare(options.old, options.new, name, options.rounds, options.clock)
     return None
 
 
