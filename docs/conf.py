@@ -47,13 +47,13 @@ exclude_patterns = [
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "site_parts.docstrings",
     "site_parts.api",
     "site_parts.pages",
+    "site_parts.navigation",
     "site_parts.files",
     "site_parts.llms",
 ]
@@ -91,7 +91,6 @@ myst_url_schemes = {"http": None, "https": None, "mailto": None, "site": {"url":
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autosummary_generate = False
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_custom_sections = [("Call arguments", "params_style")]

@@ -1,11 +1,13 @@
-"""Writes the pages of the reference: one for each room, one for each public name. git ignores them."""
+"""Writes the pages of the reference: an index, a page for each room and for each public name. git ignores them."""
 
 import importlib
 import inspect
 import pathlib
+import reprlib
 import shutil
 
 from keras_attn import task_registry
+from site_parts.docstrings import to_restructured_text
 
 ROOMS = {
     "layers": "Layers",
@@ -57,17 +59,20 @@ def write_pages(folder):
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    _write(folder / "index.rst", _title("Reference"), _toctree(ROOMS))
+    index = [_title("Reference"), _toctree(ROOMS)]
     for room, title in ROOMS.items():
         module = importlib.import_module(f"keras_attn.{room}")
         names = public_names(module)
-        summary = [".. autosummary::", "   :nosignatures:", ""] + [f"   ~{room_name(room, n)}" for n in names]
+        classes = [name for name in names if inspect.isclass(getattr(module, name))]
+        others = [name for name in names if name not in classes]
+        about = f"``keras_attn.{room}``. {_summary(module)}"
+        index += [_title(title, "-"), about, _table(room, module, classes), _more(room, others)]
         _write(
             folder / f"{room}.rst",
             _title(title),
-            f"``keras_attn.{room}``",
-            (module.__doc__ or "").strip().split("\n\n")[0].replace("`", "``"),
-            "\n".join(summary),
+            about,
+            _table(room, module, classes),
+            _table(room, module, others),
         )
         for name in names:
             # Reached by the room's table, and by search; the side bar would have hundreds of them on each page.
@@ -78,6 +83,38 @@ def write_pages(folder):
                 f"In :doc:`keras_attn.{room} </docs/api/{room}>`.",
                 _directive(room, name, getattr(module, name)),
             )
+    _write(folder / "index.rst", *index)
+
+
+def _table(room, module, names):
+    """A row for each name: a link to its page, and what it is in a sentence."""
+    if not names:
+        return ""
+    lines = [".. list-table::", "   :widths: 3 7", ""]
+    for name in names:
+        lines += [f"   * - {_link(room, name)}", f"     - {_summary(getattr(module, name))}"]
+    return "\n".join(lines)
+
+
+def _more(room, names):
+    """The names of functions in a line: the room's page has their sentences."""
+    if not names:
+        return ""
+    links = ", ".join(_link(room, name) for name in names)
+    return f"Functions: {links}."
+
+
+def _link(room, name):
+    return f":doc:`{name} </docs/api/{room}/{name}>`"
+
+
+def _summary(value):
+    """The first paragraph of a docstring, or the value of a constant, in a line of reStructuredText."""
+    if not (callable(value) or inspect.ismodule(value)):
+        value = list(value) if isinstance(value, dict) else value
+        return f"``{reprlib.repr(value)}``"
+    paragraph = (inspect.getdoc(value) or "").split("\n\n")[0]
+    return " ".join(" ".join(to_restructured_text(paragraph.split("\n"))).split())
 
 
 def room_name(room, name):
@@ -99,18 +136,19 @@ def _directive(room, name, value):
     return f".. autodata:: {room_name(room, name)}"
 
 
-def _title(text):
-    return f"{text}\n{'=' * len(text)}"
+def _title(text, underline="="):
+    return f"{text}\n{underline * len(text)}"
 
 
 def _toctree(pages):
-    lines = [".. toctree::", "   :maxdepth: 1", ""]
+    lines = [".. toctree::", "   :hidden:", ""]
     return "\n".join(lines + [f"   {page}" for page in pages])
 
 
 def _write(path, *paragraphs):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
+    text = "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def setup(app):

@@ -68,8 +68,11 @@ def test_the_site_is_whole(site):
     }
     expected = {page: number for page, number in cells.items() if is_executed(page)}
     assert expected
-    found = {page: pages[page.removesuffix(".md") + ".html"].num_cells for page in expected}
+    found = {page: len(pages[page.removesuffix(".md") + ".html"].cells) for page in expected}
     assert found == expected
+    assert check_site.cells_without_pictures(pages) == []
+    learn = {name: page for name, page in pages.items() if name.startswith("docs/learn/")}
+    assert all(check_site.drawing_cells(page) for page in learn.values()), "a page without a picture"
     for page in PAGES:
         assert page.removesuffix(".md") + ".html" in pages
     listed = re.findall(r"\]\((\S+)\)", (site / "llms.txt").read_text(encoding="utf-8"))
@@ -239,3 +242,38 @@ def test_dead_links_and_what_is_loaded_from_elsewhere_are_found(body, tmp_path):
     (tmp_path / "site").mkdir()
     (broken,) = write_site(tmp_path / "site", **{"c.html": body})
     assert broken == ("c.html", re.search(r'"([^"]+)"(?:>|></)', body)[1])
+
+
+CELL = '<div class="cell"><div class="cell_input"><pre><span>{}</span>\n</pre></div>{}</div>'
+OUTPUT = '<div class="cell_output"><div class="output">{}</div></div>'
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "plot_attention(scores, words, words)",
+        "plots.plot_attention(scores)",
+        "x = 3\nplt.show()",
+        "def draw(x):\n    plt.show()\n\ndraw(7)",
+    ],
+)
+def test_a_cell_that_draws_and_shows_no_picture_is_found(code, tmp_path):
+    def found(output):
+        text = CELL.format("x = 5", "") + CELL.format(code.replace("(", "<b>(</b>"), output)
+        (tmp_path / "a.html").write_text(text)
+        return check_site.cells_without_pictures(check_site.read_site(tmp_path))
+
+    assert found("") == [("a.html", code.partition("\n")[0])]
+    assert found(OUTPUT.format("&lt;Figure size 640x480&gt;")) == found("")
+    assert found("<img src='p.png'>") == found("")
+    assert found(OUTPUT.format("<img src='p.png'>")) == []
+
+
+@pytest.mark.parametrize("code", ["def draw(x):\n    plt.show()", "def show(x):\n    print(x)\n\nshow(3)"])
+def test_a_cell_that_does_not_draw_needs_no_picture(code, tmp_path):
+    (tmp_path / "a.html").write_text(CELL.format(code, OUTPUT.format("3")))
+    pages = check_site.read_site(tmp_path)
+    assert check_site.cells_without_pictures(pages) == []
+    (cell,) = pages["a.html"].cells
+    assert cell.has_output
+    assert cell.code.strip() == code
