@@ -4,6 +4,7 @@ The source folder is the repository, see `setup`, so that the same links work he
 Pages that this folder lists as executed become notebooks; the code of all others is run by tests/test_readme.py.
 """
 
+import hashlib
 import os
 import pathlib
 import sys
@@ -99,3 +100,15 @@ napoleon_custom_sections = [("Call arguments", "params_style")]
 def setup(app):
     # Pages lie outside docs too (README.md, examples/serving), and every link is relative to the page that has it.
     app.srcdir = type(app.srcdir)(ROOT)
+    # What a cell shows depends on the library too, so the outputs that are kept are those of its present code.
+    app.config.nb_execution_cache_path = str(app.outdir.parent / ".jupyter_cache" / digest_of_library())
+
+
+def digest_of_library():
+    """A name for the present code of the library."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "keras_attn").rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(path.relative_to(ROOT).as_posix().encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -45,7 +45,7 @@ MARKS = {
     **dict.fromkeys(LONGER_THAN_MOST, pytest.mark.extended),
 }
 # Programs that are not ours, whose options are not checked; the files they are given are.
-OTHERS = set("cat cd curl docker echo git ls oxlint pytest ruff source tensorboard".split())
+OTHERS = set("cat cd curl docker echo git ls mv oxlint pytest ruff source tensorboard".split())
 OUR_FOLDERS = (".ci/", "docs/", "examples/", "keras_attn/", "tests/")
 
 

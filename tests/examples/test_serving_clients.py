@@ -320,14 +320,10 @@ def test_grpc_client_without_its_package_tells_the_pip_line(tmp_path, missing):
     )
 
 
-def test_models_config_serves_dates_from_where_the_readme_mounts_it():
+def test_models_config_serves_dates():
     config = (SERVING / "models.config").read_text(encoding="utf-8")
     assert re.findall(r'(\w+): "(.*)"', config) == [
         ("name", "dates"),
         ("base_path", "/models/dates"),
         ("model_platform", "tensorflow"),
     ]
-    readme = (SERVING / "README.md").read_text(encoding="utf-8")
-    assert '-v "$PWD/saved_models:/models:ro"' in readme
-    assert '-v "$PWD/examples/serving:/config:ro"' in readme
-    assert "--model_config_file=/config/models.config" in readme
