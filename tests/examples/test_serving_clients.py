@@ -322,7 +322,7 @@ def test_grpc_client_without_its_package_tells_the_pip_line(tmp_path, missing):
 
 def test_models_config_serves_dates():
     config = (SERVING / "models.config").read_text(encoding="utf-8")
-    assert re.findall(r'(\w+): "(.*)"', config) == [
+    assert re.findall(r'^ *(\w+): "(.*)"', config, flags=re.MULTILINE) == [
         ("name", "dates"),
         ("base_path", "/models/dates"),
         ("model_platform", "tensorflow"),
