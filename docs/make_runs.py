@@ -1,7 +1,7 @@
-"""Writes docs/numbers.md from the records of the runs in docs/results.
+"""Writes docs/archive/runs.md from the records of the runs in docs/results.
 
-    python docs/make_numbers.py           # writes the page
-    python docs/make_numbers.py --check   # says whether it is up to date
+    python docs/make_runs.py           # writes the page
+    python docs/make_runs.py --check   # says whether it is up to date
 
 A run's figures are those of its `run.json`, its epochs those of `history.csv`, its parameters those of its log.
 """
@@ -16,13 +16,12 @@ import statistics
 import sys
 
 DOCS = pathlib.Path(__file__).resolve().parent
-PAGE = DOCS / "numbers.md"
+PAGE = DOCS / "archive" / "runs.md"
 
-HEAD = """# Numbers
+HEAD = """# All runs
 
-Every run whose record is in [docs/results](results), as its record has it. `python docs/make_numbers.py` wrote this page from the
-records, and a test compares it with them. What the figures mean, what was published, and the benchmarks of speed are in
-[results](results.md); what exports cost is in [cost](cost.md).
+Every run with a record in [docs/results](../results). `python docs/make_runs.py` wrote this page from the records, and a test compares it
+with them. [Results](../results.md) has the scores that matter, beside published ones.
 
 A record is a recipe too: `keras-attn train --recipe docs/results/NAME/run.json --output runs/again` trains it again.
 """
@@ -85,7 +84,7 @@ def translators(runs):
         test = run["test"]
         rows.append(
             [
-                f"[{run['name']}](results/{run['name']})",
+                f"[{run['name']}](../results/{run['name']})",
                 run["data"],
                 run["model"],
                 run["parameters"],
@@ -110,7 +109,7 @@ def language_models(runs):
     for run in runs:
         rows.append(
             [
-                f"[{run['name']}](results/{run['name']})",
+                f"[{run['name']}](../results/{run['name']})",
                 run["data"],
                 run["model"],
                 run["parameters"],
@@ -176,7 +175,7 @@ def page(folder=DOCS / "results"):
         "\n## Several seeds\n",
         several_seeds(runs),
         "\n## Validation BLEU by epoch\n",
-        "![Validation BLEU, greedy, after each epoch](results/learning_curves.png)\n",
+        "![Validation BLEU, greedy, after each epoch](../results/learning_curves.png)\n",
         "## Versions\n",
         versions(runs),
     ]
@@ -190,7 +189,7 @@ def main():
     )
     if parser.parse_args().check:
         if PAGE.read_text(encoding="utf-8") != page():
-            sys.exit(f"{PAGE.name} is not what the records say: python docs/make_numbers.py")
+            sys.exit(f"{PAGE.name} is not what the records say: python docs/make_runs.py")
     else:
         PAGE.write_text(page(), encoding="utf-8")
 

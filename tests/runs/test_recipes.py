@@ -21,7 +21,7 @@ from keras_attn.runs.recipe_fields import PLANNED
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "keras_attn" / "runs" / "recipes"
 RESULTS = ROOT / "docs" / "results"
-DOCUMENT = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+DOCUMENT = (ROOT / "docs" / "archive" / "results.md").read_text(encoding="utf-8")
 DECLARED = {field.name: field.metadata["setting"] for field in dataclasses.fields(runs.Recipe)}
 # What the recipes of the first students said.
 FIRST_STUDENTS = {"schedule": "inverse_square_root", "epochs": 27, "num_averaged": 10}
