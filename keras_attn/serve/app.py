@@ -7,11 +7,12 @@ http_server.cc (statuses).
 import http
 import ipaddress
 import re
+import time
 import urllib.parse
 import zlib
 
-from keras_attn.serve import pages, rest
-from keras_attn.serve.errors import RequestError
+from keras_attn.serve import metrics, pages, rest
+from keras_attn.serve.errors import INTERNAL, INVALID_ARGUMENT, OK, RequestError
 from keras_attn.serve.json_text import TOO_DEEP, encode
 from keras_attn.terminal import say_fault
 
@@ -88,6 +89,8 @@ class App:
             return 403, _JSON, _error(f"{message} Received: {foreign}")
         if re.match("/v1/", path, re.I):
             return self._rest_answer(method, path, body)
+        if path.partition("?")[0] == metrics.PATH:
+            return 200, [("Content-Type", "text/plain")], self._models.metrics.text().encode()
         if method == "POST" and path == "/page/images":
             return _page_json({"image": self._images.keep(body)})
         if method == "GET" and path.startswith("/page/attention?"):
@@ -97,15 +100,25 @@ class App:
         return 404, [("Content-Type", "text/html")], _NOT_FOUND
 
     def _rest_answer(self, method, path, body):
+        start = time.perf_counter()
+        match = method in _ROUTES and _ROUTES[method].fullmatch(path)
+        code = INTERNAL
         try:
-            return 200, _JSON, self._rest_body(method, path, body)
+            content = self._rest_body(match, method, path, body)
+            code = OK
+            return 200, _JSON, content
         except RecursionError:
+            code = INVALID_ARGUMENT
             return 400, _JSON, _error(TOO_DEEP)
         except RequestError as error:
+            code = error.code
             return error.http_status, _JSON, _error(error.message)
+        finally:
+            name = _unquoted(match[1] or "") if match else ""
+            api = match[4].lower() if match and method == "POST" else ""
+            self._models.metrics.record_request(name, api, code, time.perf_counter() - start)
 
-    def _rest_body(self, method, path, body):
-        match = method in _ROUTES and _ROUTES[method].fullmatch(path)
+    def _rest_body(self, match, method, path, body):
         if not match:
             raise RequestError(f"Malformed request: {method} {path}")
         name, number, label, action = match.groups()

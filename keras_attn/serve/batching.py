@@ -10,6 +10,7 @@ import threading
 import time
 
 from keras_attn.serve.errors import FAILED_PRECONDITION, INTERNAL, UNAVAILABLE, RequestError
+from keras_attn.serve.metrics import Metrics
 from keras_attn.terminal import say_fault
 
 # session_bundle_config.proto and the scheduler's QueueOptions
@@ -27,6 +28,7 @@ class _Task:
     def __init__(self, inputs, num_rows):
         self.inputs = inputs
         self.num_rows = num_rows
+        self.start = time.monotonic()
         self.outputs = None
         self.error = None
         self._done = threading.Event()
@@ -67,11 +69,13 @@ class Batcher:
         run: Function from a signature's name and a dict of nested lists to a dict of nested lists.
         parameters: Dict as `read_batching_parameters` gives it.
         threads: Integer, the number of batches that run at the same time; `num_batch_threads` is for a whole server.
+        metrics: `Metrics` of the server; by default its own.
     """
 
-    def __init__(self, run, parameters, threads=None):
+    def __init__(self, run, parameters, threads=None, metrics=None):
         values = {**DEFAULTS, **parameters}
         self._run = run
+        self._metrics = metrics or Metrics()
         self._most_rows = values["max_batch_size"]
         self._seconds = values["batch_timeout_micros"] / 1e6
         self._most_batches = values["max_enqueued_batches"]
@@ -136,6 +140,8 @@ class Batcher:
 
     def _work(self):
         while (batch := self._next_batch()) is not None:
+            now = time.monotonic()
+            self._metrics.record_batch([now - task.start for task in batch.tasks])
             self._process(batch)
 
     def _next_batch(self):

@@ -19,6 +19,27 @@ HTTP_STATUS = {
     15: 500,  # DATA_LOSS
     16: 401,  # UNAUTHENTICATED
 }
+# error_codes.proto
+CODE_NAMES = {
+    0: "OK",
+    1: "CANCELLED",
+    2: "UNKNOWN",
+    3: "INVALID_ARGUMENT",
+    4: "DEADLINE_EXCEEDED",
+    5: "NOT_FOUND",
+    6: "ALREADY_EXISTS",
+    7: "PERMISSION_DENIED",
+    8: "RESOURCE_EXHAUSTED",
+    9: "FAILED_PRECONDITION",
+    10: "ABORTED",
+    11: "OUT_OF_RANGE",
+    12: "UNIMPLEMENTED",
+    13: "INTERNAL",
+    14: "UNAVAILABLE",
+    15: "DATA_LOSS",
+    16: "UNAUTHENTICATED",
+}
+OK = 0
 INVALID_ARGUMENT = 3
 NOT_FOUND = 5
 FAILED_PRECONDITION = 9
@@ -38,4 +59,5 @@ class RequestError(Exception):
     def __init__(self, message, code=INVALID_ARGUMENT):
         super().__init__(message)
         self.message = message
+        self.code = code
         self.http_status = HTTP_STATUS.get(code, 500)

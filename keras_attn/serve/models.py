@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import time
 
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
@@ -20,6 +21,7 @@ from keras_attn.export.saved_model_runner import to_json
 from keras_attn.export.serving_files import TASK_FILE
 from keras_attn.serve.batching import Batcher, Unbatched
 from keras_attn.serve.errors import NOT_FOUND, RequestError
+from keras_attn.serve.metrics import Metrics
 from keras_attn.serve.model_process import ModelProcess
 from keras_attn.serve.pages import ExportPages, TaskPages
 from keras_attn.serve.tensors import Tensor
@@ -31,13 +33,14 @@ class ServedModel:
     Args:
         version: `Version`.
         xla: Boolean, whether graphs may be compiled with XLA; a version that was exported for XLA always may.
+        metrics: `Metrics` of the server; by default its own.
 
     Raises:
         ValueError: if a file of the version is damaged, or a warm-up request fails.
         ChildProcessError: if the model does not load.
     """
 
-    def __init__(self, version, xla=False):
+    def __init__(self, version, xla=False, metrics=None):
         self.name = version.name
         self.number = version.number
         self.folder = version.folder
@@ -51,13 +54,19 @@ class ServedModel:
             raise ValueError(f"{self.folder}: {error}") from error
         if self.declaration is not None:
             check_declaration(self.folder, self.declaration, self.signatures)
+        self._metrics = metrics or Metrics()
+        start = time.perf_counter()
         self.process = ModelProcess(self.folder, xla or self.needs_xla, os.cpu_count())
+        self._metrics.record_load(self.folder, time.perf_counter() - start)
         if version.task is None:
             self.attention = ExportPages(self.name, self.declaration, self.process.run)
         else:
             self.attention = TaskPages(version.task, version.content, version.options)
         self._shows_attention = version.task is not None or bool((self.declaration or {}).get("attention"))
-        self._batcher = Batcher(self.process.run, parameters) if parameters else Unbatched(self.process.run)
+        if parameters:
+            self._batcher = Batcher(self.process.run, parameters, metrics=self._metrics)
+        else:
+            self._batcher = Unbatched(self.process.run)
         try:
             self._warm_up()
         except RequestError as error:
@@ -82,7 +91,10 @@ class ServedModel:
         """
         infos = self.signature(call.signature_name).inputs
         inputs = {name: _fitting(name, tensor, infos[name]) for name, tensor in call.inputs.items()}
-        return self._batcher.ask(call.signature_name, inputs)
+        start = time.perf_counter()
+        outputs = self._batcher.ask(call.signature_name, inputs)
+        self._metrics.record_run(self.name, time.perf_counter() - start)
+        return outputs
 
     def close(self):
         """Ends the process, and with it the batches that it is at."""
@@ -133,8 +145,11 @@ class ServedModel:
         return neutral
 
     def _warm_up(self):
+        start = time.perf_counter()
         for signature_name, inputs in self._warmup:
             self.process.run(signature_name, {name: to_json(array) for name, array in inputs.items()})
+        if self._warmup:
+            self._metrics.record_warm_up(self.folder, time.perf_counter() - start)
 
 
 class ServedModels:
@@ -142,10 +157,12 @@ class ServedModels:
 
     Args:
         models: List of `ServedModel`s.
+        metrics: `Metrics` of the server.
     """
 
-    def __init__(self, models):
+    def __init__(self, models, metrics):
         self._models = {model.name: model for model in models}
+        self.metrics = metrics
 
     def __iter__(self):
         return iter(self._models.values())
@@ -187,11 +204,12 @@ class ServedModels:
 def loaded_models(versions, xla=False):
     """Yields `ServedModels` of a list of `Version`s; the block's end ends their processes."""
     with contextlib.ExitStack() as stack:
+        metrics = Metrics()
         models = []
         for version in versions:
-            models.append(ServedModel(version, xla))
+            models.append(ServedModel(version, xla, metrics))
             stack.callback(models[-1].close)
-        yield ServedModels(models)
+        yield ServedModels(models, metrics)
 
 
 def read_signature_defs(folder):

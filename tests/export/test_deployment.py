@@ -1,25 +1,30 @@
 """What `keras-attn deploy` writes, read by what reads it: Compose's schema, TF Serving's messages, YAML, bash and curl."""
 
 import base64
+import concurrent.futures
 import json
 import os
 import pathlib
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from google.protobuf import text_format
 from helpers_markdown import code_blocks
+from helpers_serving import running
 
 import keras_attn_cli
 from keras_attn.export import (
     read_batching_parameters,
     read_warmup_requests,
+    run_saved_model,
     write_deployment,
     write_warmup_requests,
     write_xla_buckets,
@@ -409,3 +414,78 @@ assert not {"keras", "tensorflow"} & set(sys.modules)
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+@pytest.fixture(scope="module")
+def dates_server(tmp_path_factory):
+    """(folder, port): a deployment of the repository's export, and a server that answers as TF Serving does."""
+    folder = tmp_path_factory.mktemp("deployed")
+    write_deployment([DATES.parent], folder / "deploy")
+    with running([DATES.parent]) as (port, _):
+        yield folder / "deploy", port
+
+
+@pytest.mark.extended
+def test_the_commands_of_the_readme_are_answered(dates_server):
+    folder, port = dates_server
+    answers = {}
+    for block in code_blocks((folder / "README.md").read_text("utf-8")):
+        for line in block.code.splitlines():
+            if line.startswith("curl"):
+                command = line.replace("localhost:8501", f"127.0.0.1:{port}")
+                reply = subprocess.run(
+                    ["bash", "-c", f"{command} --noproxy '*' --fail -s"], capture_output=True, check=True
+                )
+                answers[line] = json.loads(reply.stdout)
+    assert len(answers) == 2 + len(read_warmup_requests(DATES))
+    [translation] = [
+        answer for line, answer in answers.items() if "-d" in line and "signature_name" not in line
+    ]
+    assert translation == {"predictions": ["2016-07-04"]}
+
+
+@pytest.mark.extended
+def test_the_health_check_tells_whether_every_model_answers(dates_server):
+    folder, port = dates_server
+    [*_, script] = yaml.safe_load((folder / "docker-compose.yml").read_text())["services"]["serving"][
+        "healthcheck"
+    ]["test"]
+    script = script.replace("$$", "$").replace("8501", str(port))
+
+    def code(script):
+        return subprocess.run(["bash", "-c", script], capture_output=True, timeout=30).returncode
+
+    assert code(script) == 0
+    assert code(script.replace("in dates;", "in dates dates;")) == 0
+    assert code(script.replace("in dates;", "in dates unknown;")) == 1
+    assert code(script.replace("in dates;", "in unknown dates;")) == 1
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        assert code(script.replace(str(port), str(free.getsockname()[1]))) == 1
+
+
+@pytest.mark.extended
+def test_the_python_of_the_readme_asks_over_grpc(dates_server, capsys):
+    grpc = pytest.importorskip("grpc", reason="pip install tensorflow-serving-api")
+    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+    def predict(service, request, context):
+        inputs = {name: tf.make_ndarray(tensor).tolist() for name, tensor in request.inputs.items()}
+        asked = {name: [text.decode() for text in texts] for name, texts in inputs.items()}
+        signature_name = request.model_spec.signature_name
+        [answer] = run_saved_model(DATES, [{"signature": signature_name, "inputs": asked}])
+        reply = predict_pb2.PredictResponse()
+        for name, values in answer["outputs"].items():
+            reply.outputs[name].CopyFrom(tf.make_tensor_proto(values))
+        return reply
+
+    service = type("Service", (prediction_service_pb2_grpc.PredictionServiceServicer,), {"Predict": predict})
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(service(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    readme = (dates_server[0] / "README.md").read_text("utf-8")
+    [block] = [block for block in code_blocks(readme) if block.language == "python"]
+    exec(block.code.replace("localhost:8500", f"127.0.0.1:{port}"), {})
+    server.stop(None).wait()
+    assert capsys.readouterr().out == "{'outputs': array([b'2016-07-04'], dtype=object)}\n"
