@@ -3,8 +3,9 @@
     python docs/readability.py             # every page; ends with 1 if one is above its level
     python docs/readability.py README.md   # some pages, with their longest sentences
 
-Only prose counts: code, tables, headings, pictures and addresses are left out, and `code` within a line is one word. The grade
-is the automated readability index, which textstat computes without a dictionary of syllables (it would download that one).
+Only prose counts: code, tables, headings, pictures and addresses are left out, and `code` within a line is one word. Tables are
+searched for hinges alone. The grade is the automated readability index, which textstat computes without a dictionary of syllables
+(it would download that one).
 """
 
 import argparse
@@ -19,15 +20,14 @@ FOLDERS = ("docs", "examples", "saved_models")
 EXEMPT = ("docs/archive/", "docs/_build/", "saved_models/")
 # Pages that are above the level and wait for their rewriting.
 WAITING = (
-    *("docs/gallery.md", "docs/images.md", "docs/index.md", "docs/learn/positions.md"),
-    *("docs/local_server.md", "docs/models.md", "docs/move/", "docs/other_engines.md"),
-    *("docs/position_bias.md", "docs/seeing.md", "docs/serve.md", "docs/text_tasks.md", "examples/serving/"),
-    *("docs/compose.md", "docs/time_series.md", "docs/recommenders.md", "docs/change_one_thing.md"),
+    *("docs/gallery.md", "docs/images.md", "docs/learn/positions.md", "docs/local_server.md"),
+    *("docs/move/transformers_tf.md", "docs/other_engines.md", "docs/position_bias.md", "docs/seeing.md"),
+    *("docs/text_tasks.md", "docs/time_series.md", "docs/recommenders.md", "docs/change_one_thing.md"),
     *("docs/reload.md", "docs/when_a_run_is_bad.md"),
 )
 # No page is above these: its grade, the words of nine of ten sentences, and the words of the longest one. They are what the
 # Learn pages have, which readers like.
-LEVEL = {"grade": 8.0, "most words": 25, "longest": 36}
+LEVEL = {"grade": 8.5, "most words": 25, "longest": 36}
 # Words on which a sentence turns twice; in German they are fine.
 HINGES = re.compile(
     r"\b(of which|that of|those of|beside other work|of ours again|that it and its|where that is so|so that of)\b"
@@ -94,6 +94,12 @@ def sentences(text):
     return [sentence for sentence in found if num_words(sentence) > 2]
 
 
+def table_rows(text):
+    """The rows of a page's tables: their cells have no sentences, but a reader reads them."""
+    text = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"^ *\|.*", text, flags=re.MULTILINE)
+
+
 def num_words(sentence):
     return len(re.findall(r"[^\s]*\w[^\s]*", sentence))
 
@@ -113,7 +119,7 @@ def measure(text):
         grade=automated_readability_index(plain),
         most_words=num_words(longest[min(-(-len(found) // 10), len(found) - 1)]),
         longest=longest,
-        hinges=[sentence for sentence in found if HINGES.search(sentence)],
+        hinges=[words for words in [*found, *table_rows(text)] if HINGES.search(words)],
     )
 
 

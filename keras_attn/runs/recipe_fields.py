@@ -297,7 +297,7 @@ class RecipeFields:
     model: dict = setting(
         {},
         TABLE,
-        "arguments of `Seq2SeqTransformer.from_sizes`, where `size` stands for those of a named size (`tiny`, `base`, "
+        "arguments of `Seq2SeqTransformer.from_sizes`, where `size` is a named size (`tiny`, `base`, "
         '`big`); of `RNNSeq2Seq` with `kind = "rnn"`; or of `DecoderTransformer.from_sizes` with `kind = "decoder"`, a '
         "language model; empty with `start_from`",
         new_model_only=True,
@@ -453,7 +453,7 @@ class RecipeFields:
         DISTILL,
         "if set, the model is a student, which learns from the translations that `teachers` (folders; several as an ensemble) "
         "make of the training sources, with their tokenizers; with `references` (default: true) from the given targets too; "
-        "`num_beams` and `length_penalty` are those of the teachers' search (default: their own)",
+        "`num_beams` and `length_penalty` set the teachers' search (default: their own)",
     )
     num_beams: int = setting(
         5, INTEGER, "of the translator that is made; validation after each epoch is greedy", fitted=True

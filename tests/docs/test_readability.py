@@ -14,6 +14,7 @@ these = words + are + code
 
 | a table | has cells, and nobody reads them as sentences either |
 |---|---|
+| a row | and its words, those of a reader |
 
 What a matrix is multiplied by is divided by the largest magnitude of its own row before it is rounded, so that no row, `x < y` or
 [not](https://keras.io), changes the product of another one, that of a batch-mate for instance, whatever the processor is, and in each case.
@@ -40,9 +41,10 @@ def test_only_prose_counts_and_sentences_end_where_readers_think():
 
 
 def test_a_page_that_is_hard_to_read_says_why():
-    longest, twice = readability.measure(HARD).above()
+    longest, twice, row = readability.measure(HARD).above()
     assert longest == f"longest 47, at most {readability.LEVEL['longest']}"
     assert twice.startswith("reads twice: What a matrix is multiplied by")
+    assert row == "reads twice: | a row | and its words, those of a reader |"
     grade, most_words, *_ = readability.measure(HARD.partition("- Short")[0]).above()
     assert grade.startswith("grade ")
     assert most_words == f"most words 47, at most {readability.LEVEL['most words']}"
