@@ -5,6 +5,7 @@ slots of the cache alone, or the slots after the keys of this call were written 
 """
 
 import collections
+import numbers
 
 from keras import ops
 
@@ -43,11 +44,11 @@ class KeyValueCaching:
     def empty_cache(self, batch_size, length):
         """A cache for self-attention over up to `length` positions: zeros (B, K, C, H) and (B, K, C, Hv).
 
-        C is `length`, or the number of slots that a sliding window needs if that is smaller: a ring for
-        causal calls.
+        C is `length`, or the number of slots that a sliding window needs if that is smaller, or if `length` is only known
+        when a graph runs: a ring for causal calls.
         """
         if self.sliding_window:
-            length = min(length, self._num_ring_slots())
+            length = self._shortest_length(length)
         return empty_cache(
             batch_size,
             self._num_key_heads,
@@ -114,6 +115,12 @@ class KeyValueCaching:
             return False
         num_slots = cache.key.shape[-2]
         return num_slots is not None and num_slots <= self._num_ring_slots()
+
+    def _shortest_length(self, length):
+        """The fewer of `length` and the slots of a ring. A ring needs a size that is known before a graph runs."""
+        if isinstance(length, numbers.Integral):
+            return min(length, self._num_ring_slots())
+        return self._num_ring_slots()
 
     def _num_ring_slots(self):
         return self.sliding_window + self.num_sink_tokens

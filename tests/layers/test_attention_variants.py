@@ -284,6 +284,22 @@ def test_a_cache_that_holds_the_whole_sequence_is_no_ring(rng):
     assert_equal(flat_arrays(decoded(layer, x, [2, 1, 2])[0]), expected)
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="lengths that a graph alone knows are TensorFlow's")
+def test_a_cache_of_a_length_that_only_the_graph_knows_is_a_ring(rng):
+    import tensorflow as tf
+
+    layer, _ = attention(sequence(rng, T), sliding_window=3)
+
+    @tf.function(input_signature=[tf.TensorSpec([B, None, D])])
+    def last_output(x):
+        cache = layer.empty_cache(B, ops.shape(x)[1])
+        return layer(x, x, use_causal_mask=True, cache=cache, cache_update_index=0)[0]
+
+    for length in (2, 7):  # shorter than the ring, and longer
+        x = sequence(rng, length)
+        assert_equal([last_output(x)], run(layer, itself(x, use_causal_mask=True)))
+
+
 # --- rows that see nothing, and NaN in padding, on every path ---
 
 PATHS = ("dense", "blocks", "blocks_of_queries", "static_cache", "static_cache_blocks", "ring_cache")
