@@ -39,7 +39,15 @@ LONG = {"docs/decoding.md", "docs/training.md"}
 LONGER_THAN_MOST = {
     *("docs/checkpoints.md", "docs/text_tasks.md", "docs/images.md"),
     *("docs/move/tf_addons.md", "docs/seeing.md", "docs/serve.md"),
+    *(
+        "docs/time_series.md",
+        "docs/recommenders.md",
+        "docs/change_one_thing.md",
+        "docs/move/tensorflow_tutorial.md",
+    ),
 }
+# Its blocks run in new processes, which tests/docs/test_reload.py starts.
+IN_NEW_PROCESSES = ("docs/reload.md",)
 MARKS = {
     **dict.fromkeys({*PEERS, *LONG}, pytest.mark.slow),
     **dict.fromkeys(LONGER_THAN_MOST, pytest.mark.extended),
@@ -74,7 +82,7 @@ def test_the_python_blocks_run_in_order(tmp_path, monkeypatch):
         pytest.param(name, marks=MARKS.get(name, ()))
         for name in DOCUMENTS
         # The cells of the others run when the site is built, which tests/docs/test_site.py does.
-        if name.startswith("docs/") and not is_executed(name)
+        if name.startswith("docs/") and not is_executed(name) and name not in IN_NEW_PROCESSES
     ],
 )
 def test_the_python_blocks_of_the_documentation_run(document, tmp_path, monkeypatch):

@@ -15,21 +15,12 @@ MODULE = "# my_layers.py\n"
 
 
 def python_blocks():
-    """(the blocks of the first process, those of new processes, the module), each with its line in the page."""
-    first = []
-    others = []
-    module = ""
-    for block in code_blocks(PAGE.read_text("utf-8")):
-        code = "\n" * (block.line - 1) + block.code
-        if block.language != "python":
-            continue
-        if block.code.startswith(NEW_PROCESS):
-            others.append(code)
-        elif block.code.startswith(MODULE):
-            module = block.code
-        else:
-            first.append(code)
-    return first, others, module
+    """The blocks of the first process, those of new processes, and the code of the module."""
+    blocks = [block for block in code_blocks(PAGE.read_text("utf-8")) if block.language == "python"]
+    others = [block for block in blocks if block.code.startswith(NEW_PROCESS)]
+    (module,) = [block for block in blocks if block.code.startswith(MODULE)]
+    first = [block for block in blocks if block not in others and block is not module]
+    return first, others, module.code
 
 
 def run(code, folder):
@@ -53,8 +44,7 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reload")
     first, _, module = python_blocks()
     (folder / "my_layers.py").write_text(module, "utf-8")
-    lines = "\n".join(first).splitlines()
-    run("\n".join(lines), folder)
+    run("\n".join(block.code for block in first), folder)
     return folder
 
 
@@ -66,6 +56,8 @@ def test_the_page_has_both_kinds_of_blocks():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [pytest.param(code, id=f"line {code.count(chr(10), 0, code.index('#'))}") for code in python_blocks()[1]])
-def test_a_new_process_reloads(saved, code):
-    run(code, saved)
+@pytest.mark.parametrize(
+    "block", [pytest.param(block, id=f"line {block.line}") for block in python_blocks()[1]]
+)
+def test_a_new_process_reloads(saved, block):
+    run(block.code, saved)
