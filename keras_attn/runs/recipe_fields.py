@@ -268,10 +268,16 @@ class RecipeFields:
         None, FOLDER, "where Multi30k lies (default: it is downloaded)", commands=WITH_DATA, names_data=True
     )
     source_language: str = setting(
-        "en", TEXT, "of Multi30k, `en` or `de`; or of a multilingual model to begin with", commands=WITH_DATA
+        "en",
+        TEXT,
+        "the language of the sources: `en`, `de` or `fr` for Multi30k, or a name that a multilingual model has",
+        commands=WITH_DATA,
     )
     target_language: str = setting(
-        "de", TEXT, "of Multi30k, `en` or `de`; or of a multilingual model to begin with", commands=WITH_DATA
+        "de",
+        TEXT,
+        "the language of the targets: `en`, `de` or `fr` for Multi30k, or a name that a multilingual model has",
+        commands=WITH_DATA,
     )
     documents: bool = setting(
         False,
@@ -384,7 +390,7 @@ class RecipeFields:
     beta_1: float = setting(0.9, SHARE, "the decay of the mean of gradients")
     beta_2: float = setting(0.98, SHARE, "the decay of the mean of squared gradients")
     epsilon: float = setting(1e-9, POSITIVE, "what the optimizer adds to the root of squared gradients")
-    weight_decay: float = setting(0.0, NOT_NEGATIVE, "of AdamW; biases and norms do not decay")
+    weight_decay: float = setting(0.0, NOT_NEGATIVE, "AdamW's weight decay; biases and norms do not decay")
     learning_rate: float = setting(
         0.002, POSITIVE, "the highest rate, reached after the warm-up", commands=TRAINING, fitted=True
     )
@@ -456,10 +462,12 @@ class RecipeFields:
         "`num_beams` and `length_penalty` set the teachers' search (default: their own)",
     )
     num_beams: int = setting(
-        5, INTEGER, "of the translator that is made; validation after each epoch is greedy", fitted=True
+        5, INTEGER, "beams of the finished translator; validation after each epoch is greedy", fitted=True
     )
-    length_penalty: float = setting(1.0, NUMBER, "of the translator that is made", fitted=True)
-    max_length: int | None = setting(None, INTEGER, "of the translator that is made", fitted=True)
+    length_penalty: float = setting(1.0, NUMBER, "length penalty of the finished translator", fitted=True)
+    max_length: int | None = setting(
+        None, INTEGER, "longest answer of the finished translator, in tokens", fitted=True
+    )
     seed: int = setting(0, SEED, "the seed of weights, dropout and the order of the data", commands=TRAINING)
 
     def __post_init__(self):
