@@ -18,6 +18,7 @@ DOCS = pathlib.Path(__file__).resolve().parent
 WIDTH, HEIGHT = 1280, 850
 LINE, LEFT, TOP = 29, 48, 92
 SECONDS = 20
+FIRST_FRAME_LINES = 9
 DATES = ["4th of July 2016", "Montag, 4. Juli 2016", "le 1er mars 1999", "2 Feb. 1977", "31.12.2038"]
 
 
@@ -35,11 +36,16 @@ def answers():
     return answer["outputs"]["outputs"]
 
 
-def terminal(lines, first, last, end):
-    """Lines that appear one after another from second `first` to `last`, and go away at `end`."""
+def terminal(lines, first, last, end, at_once=0):
+    """Lines that appear one after another from second `first` to `last`, and go away at `end`.
+
+    The first `at_once` of them are there when the film begins.
+    """
     parts = []
     for number, line in enumerate(lines):
-        start = first + (last - first) * number / max(1, len(lines) - 1)
+        start = first + (last - first) * (number - at_once) / max(1, len(lines) - 1 - at_once)
+        if number < at_once:
+            start = 0
         kind = "command" if line.startswith("$") else "right" if "(right)" in line else "line"
         y = TOP + LINE * number
         parts.append(
@@ -66,15 +72,17 @@ def style():
     ]
     for (start, end), name in KEYFRAMES.items():
         a, b = 100 * start / SECONDS, 100 * end / SECONDS
-        before = f"0%,{a:.2f}%{{opacity:0}}" if start else ""
+        # What begins the film is there at once, and stays where nothing moves.
+        before = f"0%,{a:.2f}%{{opacity:0}}{a + 0.4:.2f}%" if start else "0%"
         after = f"{b:.2f}%,100%{{opacity:0}}" if end < SECONDS else ""
         rules.append(
-            f"@keyframes {name}{{{before}{a + 0.4:.2f}%,{b - 0.4:.2f}%{{opacity:1}}{after}}}"
-            f".{name}{{opacity:0;animation:{name} {SECONDS}s linear infinite}}"
+            f"@keyframes {name}{{{before},{b - 0.4:.2f}%{{opacity:1}}{after}}}"
+            f".{name}{{opacity:{int(not start)};animation:{name} {SECONDS}s linear infinite}}"
         )
     # Whoever wants no motion sees the page that is served.
     rules.append(
-        "@media(prefers-reduced-motion:reduce){*{animation:none!important}.last{opacity:1!important}}"
+        "@media(prefers-reduced-motion:reduce){*{animation:none!important}"
+        "text,g{opacity:0!important}.last{opacity:1!important}}"
     )
     return "<style>" + "".join(rules) + "</style>"
 
@@ -87,12 +95,12 @@ def film():
     picture = base64.b64encode((DOCS / "screenshots" / "page_light.png").read_bytes()).decode()
     parts = [
         f'<text class="title {shown(0, 9)}" x="{LEFT}" y="50">1  Train: written dates, four minutes on two cores</text>',
-        *terminal(lines, 0.3, 7, 9),
+        *terminal(lines, 0.5, 7, 9, at_once=FIRST_FRAME_LINES),
         f'<text class="title {shown(9, 14)}" x="{LEFT}" y="50">2  Export: strings in, strings out</text>',
         *terminal(translated, 9.2, 12, 14),
         f'<g class="last {shown(14, 20)}"><image width="{WIDTH}" height="{HEIGHT}" '
         f'href="data:image/png;base64,{picture}"/></g>',
-        f'<text class="title {shown(14, 20)}" x="300" y="38" style="fill:#0060a0">3  keras-attn serve runs/dates</text>',
+        f'<text class="title last {shown(14, 20)}" x="300" y="38" style="fill:#0060a0">3  keras-attn serve runs/dates</text>',
     ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from keras_attn import task_registry
 from keras_attn.huggingface.model_types import MODEL_TYPES
 from keras_attn.tasks.checkpoint_heads import task_for
 
@@ -67,3 +68,10 @@ def test_what_the_page_says_of_a_class_is_so(name, here):
         assert here.startswith("the language model")
         return
     assert here.startswith("none")
+
+
+def test_each_task_stands_in_the_place_of_a_pipeline():
+    lines = PAGE.read_text("utf-8").splitlines()
+    pipelines = "".join(line.rpartition(" | ")[2] for line in lines if line.startswith('| `pipeline("'))
+    for name in task_registry.CLASS_NAMES:
+        assert f"`{name}`" in pipelines
