@@ -90,7 +90,7 @@ def _table(room, module, names):
     """A row for each name: a link to its page, and what it is in a sentence."""
     if not names:
         return ""
-    lines = [".. list-table::", "   :widths: 3 7", ""]
+    lines = [".. list-table::", "   :class: reference-index", "   :widths: 3 7", ""]
     for name in names:
         lines += [f"   * - {_link(room, name)}", f"     - {_summary(getattr(module, name))}"]
     return "\n".join(lines)
