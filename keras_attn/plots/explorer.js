@@ -4,7 +4,7 @@ import { unitsOfTokens, unitsOfWords } from "./words.js";
 import { Maps, lineOf, matrixOf } from "./maps.js";
 import { CanvasPen, asJson, asPng, asSvg, coloursOf, download } from "./drawing.js";
 import { element, percent } from "./dom.js";
-import { KIND_NAMES, Overview } from "./overview.js";
+import { HABITS, KIND_NAMES, Overview, worthOf } from "./overview.js";
 import { TextView } from "./text_view.js";
 import { LinesView } from "./lines_view.js";
 import { MatrixView } from "./matrix_view.js";
@@ -32,6 +32,7 @@ class Pane {
     this.path = element("span", { className: "path" });
     this.body = element("div", { className: "body" });
     this.note = element("p", { className: "hint note" });
+    this.sees = element("p", { className: "sees" });
     this.said = element("p", { className: "said" });
     this.said.setAttribute("role", "status");
     const heading = element("div", { className: "pane-heading" });
@@ -45,7 +46,7 @@ class Pane {
       heading.append(this.model);
     }
     heading.append(this.path);
-    box.append(heading, this.said, this.body, this.note);
+    box.append(heading, this.sees, this.said, this.body, this.note);
     box.setAttribute("aria-label", isFirst ? "Head" : "Head beside it");
   }
 
@@ -83,7 +84,24 @@ class Pane {
       this.viewName = state.view;
     }
     this.view.show(this.matrix, this.look());
+    this.#see(chosen, head);
     this.#say();
+  }
+
+  /** One sentence of what this head does; of one without a pattern, and of the mean of heads, what is strongest in it. */
+  #see(chosen, head) {
+    const part = head ? `head ${chosen.head + 1}` : "all heads together";
+    this.sees.replaceChildren(`Layer ${chosen.layer + 1}, ${part}: `);
+    const { kind, scores } = head ?? { kind: "mixed" };
+    const habit = HABITS[kind](this.explorer.unitName());
+    if (kind !== "mixed") {
+      const share = kind === "broad" ? "" : `, with ${percent(scores[kind])} of its attention`;
+      this.sees.append(`${habit}${share}.`);
+      return;
+    }
+    const { row, column, score } = strongest(this.matrix);
+    this.sees.append(head ? `${habit}. At its strongest, ` : "at their strongest, ");
+    this.sees.append(nameOf(this.matrix.rows[row]), " looks at ", nameOf(this.matrix.columns[column]), ` (${percent(score)}).`);
   }
 
   /** Where another model has a layer or a head, and this one none. */
@@ -96,6 +114,7 @@ class Pane {
     this.view = null;
     this.viewName = null;
     this.matrix = null;
+    this.sees.textContent = "";
     this.said.textContent = "";
     this.note.textContent = "";
     this.body.className = "body";
@@ -125,17 +144,16 @@ class Pane {
     const isQuery = pointing.side === "q";
     const own = isQuery ? matrix.rows : matrix.columns;
     const others = isQuery ? matrix.columns : matrix.rows;
-    const name = (unit) => element("bdi", { className: "token" }, unit.plain || "␣");
     const scores = lineOf(matrix, pointing);
-    this.said.replaceChildren(name(own[pointing.unit]));
+    this.said.replaceChildren(nameOf(own[pointing.unit]));
     if (pointing.other !== undefined) {
-      this.said.append(" looks at ", name(others[pointing.other]), ` ${percent(scores[pointing.other])}`);
+      this.said.append(" looks at ", nameOf(others[pointing.other]), ` ${percent(scores[pointing.other])}`);
       return;
     }
     const ranked = Array.from(scores, (score, other) => [score, other]).sort((a, b) => b[0] - a[0]);
     const best = ranked.slice(0, MOST_NAMED).filter(([score]) => score > LEAST_NAMED);
     this.said.append(isQuery ? " looks at " : " is looked at by ");
-    best.forEach(([score, other], rank) => this.said.append(rank ? ", " : "", name(others[other]), ` ${percent(score)}`));
+    best.forEach(([score, other], rank) => this.said.append(rank ? ", " : "", nameOf(others[other]), ` ${percent(score)}`));
     if (!best.length) this.said.append("nothing");
   }
 
@@ -155,6 +173,21 @@ class Pane {
   }
 }
 
+function nameOf(unit) {
+  return element("bdi", { className: "token" }, unit.plain || "␣");
+}
+
+/** The largest score of a matrix between units that are not special, or if there are none, of all. */
+function strongest({ rows, columns, at }) {
+  let best = { row: 0, column: 0, score: at(0, 0), isText: false };
+  rows.forEach((query, row) => columns.forEach((key, column) => {
+    const isText = !query.isSpecial && !key.isSpecial;
+    const score = at(row, column);
+    if (isText === best.isText ? score > best.score : isText && score > 0) best = { row, column, score, isText };
+  }));
+  return best;
+}
+
 export class ExplorerPage {
   constructor(root, data, textOf, number) {
     this.root = root;
@@ -166,6 +199,7 @@ export class ExplorerPage {
     const $ = (part) => root.querySelector(`[data-part="${part}"]`);
     this.$ = $;
     $("title").textContent = data.title;
+    $("title").title = data.title; // of a long one, the page shows the beginning
     this.state = this.#start();
     this.#readAddress();
     this.overview = new Overview({ grid: $("grid"), chips: $("chips") }, data, (values) => this.change(values));
@@ -174,7 +208,7 @@ export class ExplorerPage {
     this.second = null;
     this.#build();
     this.#listen();
-    this.ready = this.show();
+    this.ready = this.show().then(() => this.#shade());
   }
 
   // The state, and the address that holds it.
@@ -193,20 +227,12 @@ export class ExplorerPage {
     };
   }
 
-  /** A head that shows something at first sight: of cross-attention the layer before the last, else the clearest head. */
+  /** The head that tells most at first sight; the mean of the only layer where no head tells anything. */
   #clearestHead(group, model) {
-    const { kind, seen } = this.data.groups[group];
-    const layers = seen[model];
-    const present = layers.flatMap((layer, l) => (layer ? [l] : []));
-    if (kind === "cross" || !present.length) return { layer: present.at(-2) ?? present[0] ?? 0, head: -1 };
-    let best = { layer: present[0], head: 0, score: 0 };
-    present.forEach((l) =>
-      layers[l].heads.forEach((head, h) => {
-        if (["first", "special", "broad", "mixed"].includes(head.kind)) return;
-        if (head.scores[head.kind] > best.score) best = { layer: l, head: h, score: head.scores[head.kind] };
-      }),
-    );
-    return { layer: best.layer, head: best.head };
+    const layers = this.data.groups[group].seen[model];
+    const heads = layers.flatMap((layer, l) => layer?.heads.map((head, h) => ({ layer: l, head: h, worth: worthOf(head) })) ?? []);
+    const [{ layer, head }] = [...heads.sort((a, b) => b.worth - a.worth), { layer: 0, head: -1 }];
+    return { layer, head };
   }
 
   #prefix() {
@@ -236,15 +262,15 @@ export class ExplorerPage {
       state.layer = layer - 1;
       state.head = head - 1;
     }
-    if (read("view") in VIEWS && (read("view") !== "image" || data.image)) state.view = read("view");
+    if (Object.hasOwn(VIEWS, read("view")) && (read("view") !== "image" || data.image)) state.view = read("view");
     if (read("level") === "word") state.level = "word";
     if (read("shade") === "absolute") state.shade = "absolute";
     if (read("hide") === "1") state.hide = true;
     const threshold = Number(read("threshold"));
     if (threshold > 0 && threshold <= 1) state.threshold = threshold;
     state.zoom = whole("zoom", 1, MOST_ZOOM) ?? 1;
-    if (read("sort") in KIND_NAMES) state.sort = read("sort");
-    if (read("only") in KIND_NAMES) state.kind = read("only");
+    if (Object.hasOwn(KIND_NAMES, read("sort"))) state.sort = read("sort");
+    if (Object.hasOwn(KIND_NAMES, read("only"))) state.kind = read("only");
     state.search = read("search") ?? "";
     const pin = /^([qk])(\d+)$/.exec(read("pin") ?? "");
     if (pin) state.pin = { side: pin[1], token: Number(pin[2]) };
@@ -319,6 +345,14 @@ export class ExplorerPage {
       this.unitsShown = { q: shown(group.queries, group.specialQueries), k: shown(group.keys, group.specialKeys) };
     }
     return this.unitsShown;
+  }
+
+  /** What a person calls a token of this kind of attention. */
+  unitName() {
+    if (this.data.image) return "patch";
+    const group = this.data.groups[this.state.group];
+    const units = unitsOfWords(group.queries, group.specialQueries).filter((unit) => !unit.isSpecial);
+    return units.every((unit) => unit.tokens.length === 1) ? "word" : "token";
   }
 
   look() {
@@ -403,7 +437,7 @@ export class ExplorerPage {
     [...$("tabs").children].forEach((tab, number) => tab.setAttribute("aria-selected", number === state.group));
     const heads = group.seen.flat().flatMap((layer) => layer?.heads ?? []);
     const kinds = Object.keys(KIND_NAMES).filter((kind) => heads.some((head) => kind in head.scores));
-    $("sort").replaceChildren(new Option("by layer", "layer"), ...kinds.map((kind) => new Option(`most ${KIND_NAMES[kind]}`, kind)));
+    $("sort").replaceChildren(new Option("by layer", "layer"), ...kinds.map((kind) => new Option(`most: ${KIND_NAMES[kind]}`, kind)));
     $("sort").value = state.sort;
     if ($("search").value !== state.search) $("search").value = state.search;
     for (const button of $("views").children) button.setAttribute("aria-pressed", button.dataset.view === state.view);
@@ -435,6 +469,15 @@ export class ExplorerPage {
       this.second?.show(state.second),
     ]);
     for (const format of ["png", "svg", "json"]) $(format).disabled = !this.first.matrix;
+  }
+
+  /** A page that opens on the text itself holds the word that looks most sharply, so that there is something to see. */
+  #shade() {
+    const { state, first } = this;
+    if (location.hash.length > 1 || state.view !== "text" || state.pin || !first.matrix) return undefined;
+    const { row } = strongest(first.matrix);
+    Object.assign(state, { pin: { side: "q", token: first.matrix.rows[row].tokens[0] } });
+    return this.show();
   }
 
   #showSteps() {

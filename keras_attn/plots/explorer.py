@@ -36,6 +36,7 @@ _SCRIPTS = (
 _KINDS = {"encoder": "Encoder", "decoder": "Decoder", "cross": "Cross-attention"}
 _ROUNDING = 2**-7  # the largest rounding error of 1 in bfloat16
 _LONGEST_SIDE = 448
+_LONGEST_TITLE = 120
 # <s>, </s>, [CLS], <|endoftext|>; but no byte token (<0x0A>), which is text.
 _SPECIAL_TOKEN = re.compile(r"<(?!0x[0-9A-Fa-f]{2}>)[^<>\s]+>|\[[A-Z0-9_]+\]|")
 _POLICY = (
@@ -179,7 +180,7 @@ class Explorer:
         ]
         parts = {
             "policy": _POLICY.format(script=_sha256(files["script"]), style=_sha256(files["style"])),
-            "title": html.escape(printable(self._data["title"])),
+            "title": html.escape(self._short_title()),
             "data": _as_json(self._data),
             "heads": "\n".join(layers),
             "style": files["style"],
@@ -206,6 +207,11 @@ class Explorer:
             aside.write_text(self.html, encoding="utf-8")
         return path
 
+    def _short_title(self):
+        """The title for a tab or a frame: of a whole text, the beginning."""
+        title = " ".join(printable(self._data["title"]).split())
+        return title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…"
+
     def __repr__(self):
         groups = ", ".join(
             f"{group['label']}: {len(group['paths'])} layers, {len(group['queries'])} x {len(group['keys'])} tokens"
@@ -215,7 +221,7 @@ class Explorer:
 
     def _repr_html_(self):
         # A frame of another origin: the page can neither read the notebook nor be disturbed by its styles.
-        title = html.escape(printable(self._data["title"]))
+        title = html.escape(self._short_title())
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" title="{title}" '
             'sandbox="allow-scripts allow-downloads" width="100%" height="760" frameborder="0"></iframe>'

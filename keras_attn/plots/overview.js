@@ -5,30 +5,41 @@ import { stepOf } from "./drawing.js";
 import { element, elementAtKey, percent } from "./dom.js";
 
 export const KIND_NAMES = {
-  previous: "previous token",
-  next: "next token",
-  own: "own token",
-  local: "near tokens",
-  diagonal: "diagonal",
+  previous: "token before",
+  next: "token after",
+  own: "itself",
+  local: "neighbours",
+  diagonal: "same place",
   first: "first token",
   special: "special tokens",
   induction: "induction",
-  broad: "broad",
-  mixed: "mixed",
+  broad: "many alike",
+  mixed: "no clear pattern",
 };
 
-export const KIND_MEANINGS = {
-  previous: "looks at the token before",
-  next: "looks at the token after",
-  own: "looks at the token itself",
-  local: "looks at tokens at most two away",
-  diagonal: "looks at the same place in the other text",
-  first: "looks at the first token",
-  special: "looks at special tokens, such as the end",
-  induction: "looks at what followed the last time this token came",
-  broad: "looks at many tokens alike",
-  mixed: "none of the kinds clearly",
+/** What a head of a kind does, in words; `unit` is "token", "word" or "patch". */
+export const HABITS = {
+  previous: (unit) => `each ${unit} looks at the ${unit} before it`,
+  next: (unit) => `each ${unit} looks at the ${unit} after it`,
+  own: (unit) => `each ${unit} looks at itself`,
+  local: (unit) => `each ${unit} looks at its neighbours, at most two away`,
+  diagonal: (unit) => `each ${unit} looks at the same place in the other text`,
+  first: (unit) => `each ${unit} looks at the first ${unit}`,
+  special: (unit) => `each ${unit} looks at special tokens, such as the end`,
+  induction: (unit) => `each ${unit} looks at what came after it the last time`,
+  broad: (unit) => `each ${unit} looks at many others alike`,
+  mixed: () => "no single pattern",
 };
+
+// How much a head of a kind tells a person. Of the others, the sharpest tell most.
+const WORTH = { induction: 1.2, previous: 1, next: 1, diagonal: 1, own: 0.7, local: 0.6, first: 0.1, special: 0.1, broad: 0 };
+const WORTH_OF_SHARPNESS = 0.5;
+
+/** How much a head tells at first sight, by its kind. */
+export function worthOf({ kind, scores }) {
+  if (kind in WORTH) return WORTH[kind] * scores[kind];
+  return WORTH_OF_SHARPNESS * (1 - (scores.broad ?? 1));
+}
 
 export class Overview {
   constructor(parts, data, choose) {
@@ -75,7 +86,7 @@ export class Overview {
     const matches = (head) => {
       const l = head.layer + 1;
       const h = head.head + 1;
-      const text = `layer ${l} head ${h} l${l}h${h} ${KIND_NAMES[head.kind]} ${layers[head.layer].path}`.toLowerCase();
+      const text = `layer ${l} head ${h} l${l}h${h} ${head.kind} ${KIND_NAMES[head.kind]} ${layers[head.layer].path}`.toLowerCase();
       return (!state.kind || head.kind === state.kind) && words.every((word) => text.includes(word));
     };
     const { grid } = this.parts;
@@ -123,10 +134,9 @@ export class Overview {
     const kinds = Object.keys(KIND_NAMES).filter((kind) => counts[kind]);
     this.parts.chips.replaceChildren(
       ...kinds.map((kind) => {
-        const chip = element("button", { className: "chip" }, KIND_NAMES[kind]);
-        chip.type = "button";
-        chip.title = KIND_MEANINGS[kind];
-        chip.append(element("span", { className: "count" }, String(counts[kind])));
+        const heads = `${counts[kind]} ${counts[kind] === 1 ? "head" : "heads"}`;
+        const chip = element("button", { className: "chip", type: "button", title: HABITS[kind]("token") }, `${KIND_NAMES[kind]}: `);
+        chip.append(element("span", { className: "count" }, heads));
         chip.setAttribute("aria-pressed", state.kind === kind);
         chip.addEventListener("click", () => this.choose({ kind: state.kind === kind ? "" : kind }));
         return chip;

@@ -24,7 +24,7 @@ from keras_attn.tasks import ImagePreprocessing  # noqa: E402
 DESKTOP, PHONE = {"width": 1180, "height": 800}, {"width": 360, "height": 740}
 # Of a text: the address, the look, and how far down the page is.
 SHOTS = {
-    "explorer_light.png": ("#kind=cross&view=lines&step=5", DESKTOP, 0),
+    "explorer_light.png": ("", DESKTOP, 0),  # as it opens
     "explorer_dark.png": ("#kind=encoder&view=matrix&pin=q4", {**DESKTOP, "color_scheme": "dark"}, 0),
     "explorer_phone.png": ("#kind=cross&view=text&pin=q4", PHONE, 400),
     "explorer_decoding.png": ("#kind=cross&view=lines&step=5", {**DESKTOP, "height": 640}, 640),

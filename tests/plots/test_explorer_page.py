@@ -132,8 +132,11 @@ def test_a_person_clicks_through_kinds_heads_and_views(open_page, rng):
     maps, explorer = translation(rng)
     page = open_page(explorer)
     assert page.visible("h1") == ["A dog"]
-    # It begins with cross-attention, the layer before the last, the mean of its heads.
-    assert page.visible(f"{part('first')} h2") == ["Layer 2 · mean of heads"]
+    # It begins with a head of cross-attention, and says in a sentence what it does.
+    assert page.visible(f"{part('tabs')} [aria-selected=true]") == ["Cross-attention"]
+    [heading] = page.visible(f"{part('first')} h2")
+    [sentence] = page.visible(".sees")
+    assert sentence.startswith(heading.replace(" · H", ", h"))
     assert page.evaluate("document.querySelectorAll('.thumbnail').length") == 3 * (2 + 1)
     for number, label in enumerate(("Encoder", "Decoder", "Cross-attention"), 1):
         click(page, f"{part('tabs')} button:nth-child({number})")
@@ -324,9 +327,7 @@ def test_heads_are_sorted_and_searched_by_kind(open_page):
     even = np.full((7, 7), 1 / 7)
     maps = {"a": np.stack([even, own]), "b": np.stack([previous, even])}
     page = open_page(explore(maps, list("abcdefg")))
-    # It begins with the head that has the clearest kind.
-    assert page.visible(f"{part('first')} .kind")[0] in ("own token", "previous token")
-    assert page.visible(".chip") == ["previous token1", "own token1", "broad2"]
+    assert page.visible(".chip") == ["token before: 1 head", "itself: 1 head", "many alike: 2 heads"]
     set_value(page, part("sort"), "previous")
     placed = page.evaluate("[...document.querySelectorAll('.thumbnail')].map(e => e.dataset.place)")
     assert placed[0] == "1.0"
@@ -338,6 +339,59 @@ def test_heads_are_sorted_and_searched_by_kind(open_page):
     set_value(page, part("search"), "")
     click(page, ".chip:nth-child(3)")
     assert page.evaluate(clear) == ["0.0", "0.-1", "1.1", "1.-1"]
+
+
+WORDS = ["the", "tired", "dog", "sleeps", "in", "the", "park"]
+
+
+def test_it_opens_on_the_head_that_tells_most_and_says_what_it_does(open_page):
+    previous = 0.9 * np.eye(7)[[0, *range(6)]] + 0.1 / 7
+    own = 0.9 * np.eye(7) + 0.1 / 7
+    first = np.eye(7)[[0] * 7]
+    even = np.full((7, 7), 1 / 7)
+    sharp = np.full((7, 7), 0.02)
+    sharp[np.arange(7), [4, 6, 1, 0, 2, 3, 5]] = 0.88
+    maps = {"a": np.stack([even, own]), "b": np.stack([first, previous]), "c": np.stack([even, sharp])}
+    # Of all rows but the first, 6 of them, the token before gets 0.9 and its share of the rest.
+    share = f"{0.9 + 0.1 / 7:.0%}".replace("%", " %")
+    page = open_page(explore(maps, WORDS))
+    sentence = f"Layer 2, head 2: each word looks at the word before it, with {share} of its attention."
+    assert page.visible(".sees") == [sentence]
+    assert page.visible(f"{part('first')} .kind") == ["token before"]
+    for place, said in {
+        "0.1": "Layer 1, head 2: each word looks at itself",
+        "1.0": "Layer 2, head 1: each word looks at the first word, with 100 %",
+        "0.0": "Layer 1, head 1: each word looks at many others alike.",
+        "2.1": "Layer 3, head 2: no single pattern. At its strongest, the looks at in (88 %).",
+        "1.-1": "Layer 2, all heads together: at their strongest, the looks at the",
+    }.items():
+        click(page, f'[data-place="{place}"]')
+        assert page.visible(".sees")[0].startswith(said)
+    # Of cross-attention without a pattern, the sharpest head.
+    page = open_page(explore({"cross": {"c": maps["c"]}}, {"cross": (WORDS, WORDS[::-1])}))
+    assert page.visible(f"{part('first')} h2") == ["Layer 1 · Head 2"]
+    # Parts of words are called tokens; where no head has a pattern, one is shown all the same.
+    page = open_page(explore({"a": np.stack([even])}, ["▁the", "▁ti", "red", *"abcd"]))
+    assert page.visible(".sees") == ["Layer 1, head 1: each token looks at many others alike."]
+
+
+def test_a_long_text_opens_with_a_word_that_is_shaded(open_page):
+    length = 101
+    previous = 0.9 * np.eye(length)[[0, *range(length - 1)]] + 0.1 / length
+    words = [f"w{number}" for number in range(length)]
+    title = "a long title " * 60
+    page = open_page(explore({"a": previous[np.newaxis]}, words, title=title))
+    assert state(page)["view"] == "text"
+    assert state(page)["pin"] == {"side": "q", "token": 0}
+    shaded = """[...document.querySelectorAll(".text-block:last-child .word")]
+      .filter(word => word.style.backgroundColor).length"""
+    assert page.evaluate(shaded) > 0
+    # A title is cut with an ellipsis: on the page, where its whole can be had, and in the tab.
+    lines = "(h1 => [h1.scrollHeight > h1.clientHeight, h1.title.length])(document.querySelector('h1'))"
+    assert page.evaluate(lines) == [True, len(title)]
+    assert page.evaluate("document.title").endswith("…")
+    # An address that chooses a view is obeyed.
+    assert state(open_page(explore({"a": previous[np.newaxis]}, words), "#view=text"))["pin"] is None
 
 
 def test_the_address_holds_the_whole_state(open_page, rng):
@@ -358,7 +412,8 @@ def test_the_address_holds_the_whole_state(open_page, rng):
     assert state(other) == wanted
     assert wanted["second"] == {"model": 0, "layer": 1, "head": 1}
     odd = "#kind=nothing&layer=99&head=-7&view=x&model=5&threshold=7&pin=z9&step=99&beside=9.9.9&zoom=0&sort=__proto__"
-    assert open_page(explorer, odd).visible(f"{part('first')} h2") == ["Layer 2 · mean of heads"]
+    plain = open_page(explorer)
+    assert state(open_page(explorer, odd)) == state(plain)
 
 
 def test_two_models_stand_side_by_side_and_play_as_a_film(open_page, rng):
