@@ -42,6 +42,11 @@ def say(text):
     print(printable(text), flush=True)
 
 
+def say_aside(text):
+    """Prints a text to stderr, beside the answers that a program may read from the command's output."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
 def say_error(error):
     """Prints the one line of a command that ends with an error."""
     print(f"keras-attn: error: {printable_line(error)}", file=sys.stderr)

@@ -13,6 +13,7 @@ import keras_attn_cli
 from keras_attn.runs.task_commands import translate_lines
 from keras_attn.serve.server import _greeting
 from keras_attn.terminal import printable, printable_line, say_fault, write_answer
+from keras_attn.text import ByteTokenizer
 
 ROOT = pathlib.Path(keras_attn.__file__).parent
 # Clears the screen, sets the window's title and the clipboard, turns the direction of writing, begins a line of its own.
@@ -157,6 +158,11 @@ def test_answers_are_written_out_on_a_terminal_and_as_they_are_elsewhere(monkeyp
     stream = io.TextIOWrapper(Terminal(seen), encoding="utf-8", write_through=True, newline="")
     monkeypatch.setattr(sys, "stdout", stream)
     write_answer("a\x1b[2J")
-    translate_lines(lambda texts, **options: ["b\x1b\n"], texts=["x"])
+
+    def translator(texts, **options):
+        return ["b\x1b\n"]
+
+    translator.source_tokenizer = ByteTokenizer()
+    translate_lines(translator, texts=["x"])
     first = b"a\\x1b[2J\nb\\x1b \n" if seen else b"a\x1b[2J\nb\x1b \n"
     assert stream.buffer.getvalue() == first

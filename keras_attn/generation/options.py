@@ -33,6 +33,7 @@ class Option:
         request_range: Pair, the range of a served request, whose other values are clamped; None for an end that the task
             knows: its beams, its longest answer, its vocabulary. None for an option that requests do not have.
         label: String, the name of its control on the page; by default its name in words.
+        hint: String, what it does in the page's words, for people who know nothing of decoding.
         slider: The least value, the greatest and the step of a slider on the page; None for a box.
     """
 
@@ -48,6 +49,7 @@ class Option:
     flag: bool = False
     request_range: tuple | None = None
     label: str | None = None
+    hint: str | None = None
     slider: tuple | None = None
 
     @property
@@ -89,6 +91,7 @@ class DecodingOptions:
             greatest=MAX_HYPOTHESES,
             request_range=(1, None),
             label="Beams",
+            hint="How many beginnings are followed at once. More are slower, and may find a better answer.",
             slider=(1, 8, 1),
         ),
     ] = None
@@ -103,7 +106,8 @@ class DecodingOptions:
             task_default=True,
             flag=True,
             request_range=(0, None),
-            label="Fewest tokens",
+            label="Shortest answer",
+            hint="In tokens: words, or parts of words.",
         ),
     ] = None
     max_length: Annotated[
@@ -115,7 +119,8 @@ class DecodingOptions:
             neutral_means="the default",
             least=1,
             request_range=(1, None),
-            label="Most tokens",
+            label="Longest answer",
+            hint="In tokens: words, or parts of words.",
         ),
     ] = None
     no_repeat_ngram_size: Annotated[
@@ -129,7 +134,8 @@ class DecodingOptions:
             task_default=True,
             flag=True,
             request_range=(0, 2**31 - 1),
-            label="Repeat no n-grams of",
+            label="No phrase twice",
+            hint="So many tokens in a row are never written again. 0 = may repeat.",
             slider=(0, 4, 1),
         ),
     ] = None
@@ -144,6 +150,8 @@ class DecodingOptions:
             task_default=True,
             flag=True,
             request_range=(0.01, 100.0),
+            label="Avoid repetition",
+            hint="1 = no; higher = use other words than those that are there already.",
             slider=(1, 3, 0.05),
         ),
     ] = None
@@ -254,6 +262,7 @@ class DecodingOptions:
             least=0,
             flag=True,
             request_range=(0.0, 100.0),
+            hint="0 = always the likeliest token, 1 = as the model learned, higher = more surprises.",
             slider=(0, 2, 0.05),
         ),
     ] = None
@@ -267,6 +276,7 @@ class DecodingOptions:
             least=0,
             flag=True,
             request_range=(0, None),
+            hint="Draw from so many of the likeliest tokens. 0 = from all.",
         ),
     ] = None
     top_p: Annotated[
@@ -280,6 +290,7 @@ class DecodingOptions:
             greatest=1,
             flag=True,
             request_range=(0.0, 1.0),
+            hint="Draw from the likeliest tokens that have this probability together. 1 = from all.",
             slider=(0, 1, 0.01),
         ),
     ] = None
@@ -294,6 +305,7 @@ class DecodingOptions:
             greatest=1,
             flag=True,
             request_range=(0.0, 1.0),
+            hint="Leave out tokens below this share of the likeliest one's probability. 0 = leave out none.",
             slider=(0, 0.5, 0.01),
         ),
     ] = None
@@ -305,6 +317,7 @@ class DecodingOptions:
             neutral=0,
             flag=True,
             request_range=(-(2**31), 2**31 - 1),
+            hint="The same number draws the same answer again.",
         ),
     ] = None
 

@@ -16,6 +16,7 @@ from keras_attn.models import (
     read_metadata,
 )
 from keras_attn.tasks import Translator, load_task
+from keras_attn.text.tokenizer import CHARACTERS_FILE
 
 # Entries of a model's config that say nothing about the meaning of its weights.
 _WITHOUT_MEANING = {"name", "dtype", "trainable", "shared_layer", "made_under", "build_config"}
@@ -188,8 +189,9 @@ def _conventions(translator):
 
 
 def tokenizer_files(tokenizer):
-    """What a tokenizer saves: equal for equal tokenizers."""
+    """What a tokenizer saves: equal for tokenizers that give equal ids, whatever texts their models have met."""
     with tempfile.TemporaryDirectory() as folder:
         saved = pathlib.Path(folder) / "tokenizer"
         tokenizer.save(saved)
-        return {path.name: path.read_bytes() for path in sorted(saved.rglob("*")) if path.is_file()}
+        files = [path for path in sorted(saved.rglob("*")) if path.is_file() and path.name != CHARACTERS_FILE]
+        return {path.name: path.read_bytes() for path in files}

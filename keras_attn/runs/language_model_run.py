@@ -19,7 +19,7 @@ from keras_attn.runs.run_folder import first_texts
 from keras_attn.runs.tensorboard_logs import perplexity
 from keras_attn.runs.training_run import TrainingRun
 from keras_attn.tasks import TextGenerator
-from keras_attn.text import ByteTokenizer, SentencePieceTokenizer
+from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, characters_of
 from keras_attn.training import p_value_of_differences
 from keras_attn.training.summaries import markdown_table
 
@@ -80,7 +80,9 @@ class LanguageModelRun(TrainingRun):
     def make_tokenizer(self):
         recipe = self.recipe
         if recipe.tokenizer == "bytes":
-            return ByteTokenizer()
+            tokenizer = ByteTokenizer()
+            tokenizer.characters = characters_of([self.data.train.text])
+            return tokenizer
         return SentencePieceTokenizer.train(
             self.data.train.text.splitlines(),
             recipe.vocabulary_size,

@@ -11,6 +11,8 @@ import os
 import pathlib
 import sys
 
+import numpy as np
+
 from keras_attn.data import read_plain_text
 from keras_attn.data.text_files import Lines
 from keras_attn.export import run_saved_model, verify_saved_model
@@ -22,7 +24,8 @@ from keras_attn.runs.run_folder import example_texts
 from keras_attn.runs.shortlists import evaluate_shortlist, shortlist_of
 from keras_attn.tasks import TextGenerator, Translator, checkpoint_folder, load_task
 from keras_attn.tasks.loading import holds_checkpoint
-from keras_attn.terminal import printable, write_answer
+from keras_attn.terminal import printable, say_aside, write_answer
+from keras_attn.text.characters import are_many
 
 _LINES_AT_ONCE = 1024
 
@@ -41,7 +44,8 @@ def translate_lines(
 ):
     """Translates UTF-8 text line by line: as many lines out as in, an empty line for an empty line.
 
-    Only line feeds end lines. Invalid UTF-8 is repaired; a line feed inside a translation becomes a space.
+    Only line feeds end lines. Invalid UTF-8 is repaired; a line feed inside a translation becomes a space. Standard error says
+    where many characters are not in the model's training data.
 
     Args:
         translator: A `Translator`, or its folder.
@@ -73,6 +77,8 @@ def translate_lines(
         # A user who types waits for each line; a file is read in large chunks.
         is_typed = source is sys.stdin.buffer and sys.stdin.isatty()
         lines_at_once = 1 if is_typed else _LINES_AT_ONCE
+        num_lines = 0
+        unknown = []
         while lines := list(itertools.islice(source, lines_at_once)):
             batch = [line.removesuffix(b"\n").removesuffix(b"\r") for line in lines]
             for translation in translator(batch, num_beams=num_beams, length_penalty=length_penalty):
@@ -81,6 +87,34 @@ def translate_lines(
                     line = printable(line)
                 target.write(line.encode("utf-8") + b"\n")
             target.flush()
+            unknown += _unknown_characters(translator.source_tokenizer, batch, num_lines)
+            num_lines += len(batch)
+            if is_typed:
+                _say_unknown_characters(unknown, 1)
+                unknown = []
+        _say_unknown_characters(unknown, num_lines)
+
+
+def _unknown_characters(tokenizer, texts, num_before):
+    """(line, how many of its characters are unknown, of how many), for lines where that is worth a word."""
+    counts = tokenizer.count_unknown_characters(texts)
+    if counts is None:
+        return []
+    num_unknown, num_characters = (count.numpy() for count in counts)
+    rows = np.flatnonzero(are_many(num_unknown, num_characters))
+    return [(num_before + int(row) + 1, int(num_unknown[row]), int(num_characters[row])) for row in rows]
+
+
+def _say_unknown_characters(unknown, num_lines):
+    if not unknown:
+        return
+    line, num_unknown, num_characters = unknown[0]
+    sentence = f"{num_unknown} of {num_characters} characters are not in this model's training data."
+    if num_lines > 1:
+        sentence = f"Line {line}: {sentence}"
+    if len(unknown) > 1:
+        sentence += f" So it is in {len(unknown):,} of {num_lines:,} lines."
+    say_aside(sentence)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,12 @@ from keras_attn.runs.starting_model import check_tokenizers, load_start, seed_dr
 from keras_attn.runs.tensorboard_logs import perplexity
 from keras_attn.runs.training_run import TrainingRun, compiles_for_shapes
 from keras_attn.tasks import Translator
-from keras_attn.text import ByteTokenizer, SentencePieceTokenizer, WordPieceTokenizer
+from keras_attn.text import (
+    ByteTokenizer,
+    SentencePieceTokenizer,
+    WordPieceTokenizer,
+    characters_of,
+)
 from keras_attn.training import TranslationQuality, paired_p_value
 from keras_attn.training.summaries import samples_table
 
@@ -116,6 +121,10 @@ class TranslationRun(TrainingRun):
         if start is None:
             start = load_start(self.recipe)
             check_tokenizers(start, self.data.train)
+        new = self.characters()
+        for tokenizer in start.tokenizers.values():
+            if tokenizer.characters is not None:
+                tokenizer.characters = characters_of([tokenizer.characters, new])
         if self.processes.is_first:
             start.save(self.folder / _START)
         self.processes.wait()
@@ -137,19 +146,26 @@ class TranslationRun(TrainingRun):
 
     def make_tokenizers(self):
         recipe = self.recipe
-        if recipe.tokenizer == "bytes":
-            tokenizer = ByteTokenizer()
-            return tokenizer, tokenizer
 
-        def train():
-            texts = _vocabulary_texts(as_corpora(self.data.train))
-            options = {}
-            if recipe.split_digits:
-                options["split_digits"] = True
-            return _TOKENIZERS[recipe.tokenizer](texts, recipe.vocabulary_size, **options)
+        def make():
+            if recipe.tokenizer == "bytes":
+                tokenizer = ByteTokenizer()
+            else:
+                texts = _vocabulary_texts(as_corpora(self.data.train))
+                options = {}
+                if recipe.split_digits:
+                    options["split_digits"] = True
+                tokenizer = _TOKENIZERS[recipe.tokenizer](texts, recipe.vocabulary_size, **options)
+            tokenizer.characters = self.characters()
+            return tokenizer
 
-        tokenizer = self.saved_tokenizer(train)
+        tokenizer = self.saved_tokenizer(make)
         return tokenizer, tokenizer
+
+    def characters(self):
+        """The characters of the training data."""
+        columns = [side for part in as_corpora(self.data.train) for side in (part.sources, part.targets)]
+        return characters_of(list(map(characters_of, columns)))
 
     def make_model(self, source_tokenizer, target_tokenizer):
         target_vocabulary_size = None

@@ -25,13 +25,55 @@ function linksOf(source, target, alignment) {
   return links;
 }
 
+// Of how well two lines of words fit together: a link from one to another costs 1, and an empty line so much.
+const EMPTY_LINE = 5;
+
+/**
+ * Splits the words of two texts into bands, a line of each, so that few links lead from one band to another:
+ * the numbers of words in each band, [of the source, of the target]. `widths` are those of the words, `room` that of a line.
+ */
+export function bandsOf(widths, links, room) {
+  const bands = [];
+  let [from, to] = [0, 0];
+  while (from < widths[0].length || to < widths[1].length) {
+    const sources = prefixes(widths[0], from, room);
+    const targets = prefixes(widths[1], to, room);
+    const isLast = sources.length > widths[0].length - from && targets.length > widths[1].length - to;
+    let best = { cost: Infinity };
+    sources.forEach((sourceShare, i) => targets.forEach((targetShare, j) => {
+      if (i + j === 0) return;
+      const cut = links.filter(([source, target]) => source >= from && target >= to && (source < from + i) !== (target < to + j));
+      const cost = cut.length + EMPTY_LINE * (2 - sourceShare - targetShare);
+      if (cost < best.cost) best = { cost, band: [i, j] };
+    }));
+    bands.push(isLast ? [sources.length - 1, targets.length - 1] : best.band);
+    from += bands.at(-1)[0];
+    to += bands.at(-1)[1];
+  }
+  return bands;
+}
+
+/** For 0, 1, 2, ... words from a place on, which share of a line they take; a line has one word at least. */
+function prefixes(widths, from, room) {
+  const shares = [0];
+  let width = 0;
+  for (let word = from; word < widths.length; word++) {
+    width += widths[word];
+    if (width > room && word > from) break;
+    shares.push(Math.min(width / room, 1));
+  }
+  return shares;
+}
+
 /** Shows words and links in `parts` = {box, lines, source, target}, four elements of the page. */
 export class AlignmentView {
   constructor(parts) {
     this.parts = parts;
     this.links = [];
-    new ResizeObserver(() => this.#drawLines()).observe(parts.box);
-    for (const row of [parts.source, parts.target]) row.addEventListener("keydown", (event) => goThrough(row, event));
+    this.words = [[], []]; // the buttons of the source's words and of the target's
+    this.bands = [];
+    new ResizeObserver(() => this.#arrange()).observe(parts.box);
+    [parts.source, parts.target].forEach((row, side) => row.addEventListener("keydown", (event) => goThrough(this.words[side], event)));
   }
 
   /** `answer` holds source_tokens, target_tokens and alignment; returns whether there is anything to show. */
@@ -45,9 +87,12 @@ export class AlignmentView {
     this.links = linksOf(source, target, alignment);
     const readFrom = (number) => this.links.filter((link) => link[1] === number).map((link) => source[link[0]].text);
     const readFor = (number) => this.links.filter((link) => link[0] === number).map((link) => target[link[1]].text);
-    fill(this.parts.source, source, (number) => `read for ${readFor(number).join(", ") || "nothing"}`, this.#marker(0));
-    fill(this.parts.target, target, (number) => `from ${readFrom(number).join(", ") || "nothing"}`, this.#marker(1));
-    this.#drawLines();
+    this.words = [
+      buttonsOf(source, (number) => `read for ${readFor(number).join(", ") || "nothing"}`, this.#marker(0)),
+      buttonsOf(target, (number) => `from ${readFrom(number).join(", ") || "nothing"}`, this.#marker(1)),
+    ];
+    this.arrangedFor = null;
+    this.#arrange();
     return this.links.length > 0;
   }
 
@@ -55,40 +100,74 @@ export class AlignmentView {
   #marker(side) {
     return (number) => {
       const active = this.links.map((link) => link[side] === number);
-      for (const [other, row] of [this.parts.source, this.parts.target].entries()) {
-        const words = new Set(this.links.filter((_, index) => active[index]).map((link) => link[other]));
-        if (other === side && number !== null) words.add(number);
-        [...row.children].forEach((word, index) => word.classList.toggle("active", words.has(index)));
+      for (const [other, buttons] of this.words.entries()) {
+        const marked = new Set(this.links.filter((_, index) => active[index]).map((link) => link[other]));
+        if (other === side && number !== null) marked.add(number);
+        buttons.forEach((word, index) => word.classList.toggle("active", marked.has(index)));
       }
       [...this.parts.lines.children].forEach((line, index) => line.classList.toggle("active", active[index]));
       this.parts.box.classList.toggle("pointing", number !== null);
     };
   }
 
+  /** Puts the words into lines, those of both texts by turns where one line does not hold them, and draws the links. */
+  #arrange() {
+    const { box, source, target } = this.parts;
+    if (this.arrangedFor === box.clientWidth) return; // a change of its height alone
+    this.arrangedFor = box.clientWidth;
+    const sides = [source, target];
+    // Words that stand in one line tell their widths and, all together, the direction of writing.
+    sides.forEach((row, side) => row.replaceChildren(element("div", { className: "line", dir: "auto" }, ...this.words[side])));
+    const widths = this.words.map((buttons) => buttons.map(widthOf));
+    const directions = sides.map((row) => getComputedStyle(row.firstChild).direction);
+    this.bands = bandsOf(widths, this.links, box.clientWidth);
+    sides.forEach((row, side) => {
+      let begin = 0;
+      const rows = this.bands.map((counts, band) => {
+        const words = this.words[side].slice(begin, (begin += counts[side]));
+        const line = element("div", { className: "line", dir: directions[side] }, ...words);
+        line.style.gridRow = 2 * band + side + 1;
+        return line;
+      });
+      row.replaceChildren(...rows);
+    });
+    this.#drawLines();
+  }
+
   #drawLines() {
-    const { box, lines, source, target } = this.parts;
+    const { box, lines } = this.parts;
     const frame = box.getBoundingClientRect();
     lines.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
     lines.replaceChildren(...this.links.map(([from, to, share]) => {
-      const above = source.children[from].getBoundingClientRect();
-      const below = target.children[to].getBoundingClientRect();
-      const x1 = above.left + above.width / 2 - frame.left;
-      const y1 = above.bottom - frame.top;
-      const x2 = below.left + below.width / 2 - frame.left;
-      const y2 = below.top - frame.top;
+      const source = this.words[0][from].getBoundingClientRect();
+      const target = this.words[1][to].getBoundingClientRect();
+      const isAbove = source.bottom <= target.top; // else the target's word stands in a band above
+      const x1 = source.left + source.width / 2 - frame.left;
+      const y1 = (isAbove ? source.bottom : source.top) - frame.top;
+      const x2 = target.left + target.width / 2 - frame.left;
+      const y2 = (isAbove ? target.top : target.bottom) - frame.top;
       const middle = (y1 + y2) / 2;
       const path = document.createElementNS(SVG, "path");
       path.setAttribute("d", `M${x1} ${y1} C${x1} ${middle} ${x2} ${middle} ${x2} ${y2}`);
       path.setAttribute("stroke-width", (1 + 2 * share).toFixed(2));
+      path.classList.toggle("far", this.#bandOf(0, from) !== this.#bandOf(1, to));
       return path;
     }));
-    const wraps = (row) => row.lastElementChild && row.lastElementChild.offsetTop > row.firstElementChild.offsetTop;
-    box.classList.toggle("wrapped", Boolean(wraps(source) || wraps(target)));
+  }
+
+  #bandOf(side, word) {
+    let end = 0;
+    return this.bands.findIndex((counts) => word < (end += counts[side]));
   }
 }
 
-function fill(row, words, meaning, mark) {
-  row.replaceChildren(...words.map((word, number) => {
+function widthOf(button) {
+  const { marginInlineStart } = getComputedStyle(button);
+  return button.getBoundingClientRect().width + parseFloat(marginInlineStart);
+}
+
+function buttonsOf(words, meaning, mark) {
+  return words.map((word, number) => {
     const button = element("button", { type: "button", tabIndex: number ? -1 : 0 }, word.text);
     button.setAttribute("aria-label", `${word.text}, ${meaning(number)}`);
     button.classList.toggle("glued", !word.startsWord && number > 0);
@@ -97,12 +176,12 @@ function fill(row, words, meaning, mark) {
     button.addEventListener("blur", () => mark(null));
     button.addEventListener("pointerleave", () => document.activeElement === button || mark(null));
     return button;
-  }));
+  });
 }
 
-/** The arrow keys go through a row, which is one stop of the Tab key. */
-function goThrough(row, event) {
-  const next = elementAtKey([...row.children], event);
+/** The arrow keys go through the words of a text, which are one stop of the Tab key. */
+function goThrough(words, event) {
+  const next = elementAtKey(words, event);
   if (!next) return;
   event.preventDefault();
   moveFocus(document.activeElement, next);

@@ -7,13 +7,14 @@ const UNFOUND_SCORE = -1e29; // a search that found fewer answers fills up with 
 const SHOWN_NUMBERS = 6;
 
 /**
- * An answer in the view that its signature declares: {nodes, bars, lengthOf}. `nodes` is what the answer's box holds, `bars`
- * are [{text, score}], and `lengthOf` gives the length of a bar, from 0 to 1; without it, that is the score.
+ * An answer in the view that its signature declares: {nodes, bars, lengthOf, title}. `nodes` is what the answer's box holds, `bars`
+ * are [{text, score}], and `lengthOf` gives the length of a bar, from 0 to 1; without it, that is the score. `title` stands above
+ * the bars. `others` are what else was asked about: the second text, or the texts to compare with, a list.
  */
-export function viewOf(signature, answer, text, secondText) {
+export function viewOf(signature, answer, text, others) {
   const view = VIEWS[signature.view];
   if (!view) throw new Error(`The page has no view ${signature.view}, which the export declares for this signature.`);
-  return view(answer, text, secondText);
+  return view(answer, text, others);
 }
 
 function bestFirst({ outputs, scores }) {
@@ -58,13 +59,28 @@ const VIEWS = {
     return { nodes: [textOf(outputs), element("p", { className: "context" }, ...nodes)], bars: [] };
   },
 
-  vector: ({ outputs }) => {
+  vector: ({ outputs, others }, _, texts) => {
+    if (others) {
+      const bars = texts.map((text, rank) => ({ text, score: cosine(outputs, others[rank].outputs) }));
+      bars.sort((a, b) => b.score - a.score);
+      const nodes = bars.length > 1 ? [bars[0].text] : [`Cosine ${shown(bars[0].score)}`];
+      return { nodes, bars, title: "Closest first, by the cosine of the vectors: 1 is the same direction" };
+    }
     const length = Math.hypot(...outputs).toFixed(3);
     const first = outputs.slice(0, SHOWN_NUMBERS).map((number) => number.toFixed(4)).join(", ");
     const more = outputs.length > SHOWN_NUMBERS ? ", …" : "";
     return { nodes: [`${outputs.length} numbers, length ${length}: ${first}${more}`], bars: [] };
   },
 };
+
+function cosine(one, other) {
+  const product = one.reduce((sum, number, place) => sum + number * other[place], 0);
+  return product / (Math.hypot(...one) * Math.hypot(...other)) || 0;
+}
+
+function shown(score) {
+  return score.toFixed(3).replace("-", "−");
+}
 
 /** Nodes of a text with its spans in `mark` elements. Places are counted in characters, not in UTF-16 units. */
 function marked(text, spans) {
@@ -89,7 +105,7 @@ export function showBest(list, { bars, lengthOf = (score) => score }) {
     fill.style.width = `${100 * Math.min(1, Math.max(0, lengthOf(score)))}%`;
     const bar = element("span", { className: "bar" }, fill);
     bar.setAttribute("aria-hidden", "true");
-    const number = element("span", { className: "score" }, score.toFixed(3).replace("-", "−"));
+    const number = element("span", { className: "score" }, shown(score));
     return element("li", {}, element("bdi", {}, text || "(empty)"), bar, number);
   }));
 }
@@ -107,6 +123,10 @@ export function showNotes(list, task, statuses) {
 }
 
 function noteOf(task, status) {
+  const [, counted, ...numbers] = /^(.*)_(\d+)_of_(\d+)$/.exec(status) ?? [];
+  if (counted && Object.hasOwn(task.statuses, counted)) {
+    return numbers.reduce((sentence, number) => sentence.replace("{}", number), task.statuses[counted]);
+  }
   if (Object.hasOwn(task.statuses, status)) return task.statuses[status];
   const [, name, what] = /^(.*)_(clamped|is_nan|truncated|repaired)$/.exec(status) ?? [];
   if (what) return OPTION_STATUSES[what](labelOf(task, name));

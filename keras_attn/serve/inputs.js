@@ -40,7 +40,7 @@ function control(name, { widget, neutral, meaning }, isInteger, value, changed) 
   const box = element("input", { id: `option-${name}`, name, dir: isNumber ? "" : "auto", autocomplete: "off" });
   const label = element("label", { htmlFor: box.id, title: name }, widget.label);
   const shown = element("output", { htmlFor: box.id });
-  const hint = element("p", { className: "hint", id: `${box.id}-meaning` }, meaning);
+  const hint = element("p", { className: "hint", id: `${box.id}-meaning` }, widget.hint ?? meaning);
   box.setAttribute("aria-describedby", hint.id);
   const wordFor = (number) => (number === 0 && widget.zero ? widget.zero : String(number));
 

@@ -20,7 +20,8 @@ const image = new ImageBox(
 const TABS = ["answer", "attention"];
 const MODES = ["search", "sample"];
 let models = [];
-const state = { model: null, text: "", mode: "search", view: "answer", options: {} };
+const MOST_COMPARED = 63; // with the text itself, as many as the server takes at once
+const state = { model: null, text: "", compared: "", mode: "search", view: "answer", options: {} };
 let running = null; // the AbortController of the newest request
 let typing = 0; // the timer that waits for the end of typing
 let pausing = 0;
@@ -32,6 +33,7 @@ function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
   state.model = models.find((model) => model.name === given.get("model")) ?? models[0];
   state.text = given.get("text") ?? "";
+  state.compared = given.get("compared") ?? "";
   state.mode = given.get("mode") === "sample" && canSample() ? "sample" : "search";
   state.view = given.get("view") === "attention" ? "attention" : "answer";
   state.options = {};
@@ -46,6 +48,7 @@ function readAddress() {
 
 function writeAddress() {
   const given = new URLSearchParams({ model: state.model.name, text: state.text });
+  if (state.compared && comparesTexts()) given.set("compared", state.compared);
   if (state.mode === "sample") given.set("mode", "sample");
   if (state.view === "attention") given.set("view", "attention");
   for (const [name, value] of Object.entries(state.options)) given.set(name, value);
@@ -84,6 +87,18 @@ function secondText() {
   return name === undefined ? undefined : (state.options[name] ?? "");
 }
 
+/** Whether the answer is a vector, which says something beside those of other texts. */
+function comparesTexts() {
+  return canAsk() && state.model.task.signatures[chosenSignature()].view === "vector";
+}
+
+/** The texts to compare with. */
+function comparedTexts() {
+  if (!comparesTexts()) return [];
+  const lines = state.compared.split("\n").map((line) => line.trim());
+  return lines.filter(Boolean).slice(0, MOST_COMPARED);
+}
+
 function showState() {
   const { model } = state;
   $("model").value = model.name;
@@ -109,6 +124,8 @@ function showState() {
   $("text-label").htmlFor = readsImages() ? "image" : "text";
   $("image-box").hidden = !readsImages();
   if ($("text").value !== state.text) $("text").value = state.text;
+  $("lines-box").hidden = !comparesTexts();
+  if ($("compared").value !== state.compared) $("compared").value = state.compared;
   showControls();
 }
 
@@ -159,15 +176,17 @@ function clearAnswer() {
 }
 
 /** Shows an answer, or its beginning, in the box of answers; returns its view. */
-function showInBox(signature, answer) {
-  const view = viewOf(signature, answer, state.text, secondText());
+function showInBox(signature, answer, compared = []) {
+  const view = viewOf(signature, answer, state.text, compared.length ? compared : secondText());
   $("answer").replaceChildren(...view.nodes);
   return view;
 }
 
-function showAnswer(signature, answer, milliseconds, attended) {
+function showAnswer(signature, answer, milliseconds, attended, compared) {
   const statuses = statusesOf(answer);
-  const view = showInBox(signature, answer);
+  const view = showInBox(signature, answer, compared);
+  $("answer-label").textContent = compared.length ? "Closest" : state.model.task.labels.output;
+  $("best-label").textContent = view.title ?? "Best answers";
   $("answer").classList.toggle("nothing", !$("answer").textContent);
   $("time").textContent = `${Math.round(milliseconds)} ms`;
   $("copy-answer").hidden = false;
@@ -228,7 +247,8 @@ async function answerText() {
   $("answer").classList.add("old");
   showGrowing(true);
   try {
-    const body = requestBody(model, signatureName, content, options);
+    const compared = comparedTexts();
+    const body = requestBody(model, signatureName, content, options, compared);
     showRequest(readsImages() ? curlLineForFile(model, signatureName, file.name) : curlLine(model, body));
     const begin = performance.now();
     grow(model, signatureName, content, options, AbortSignal.any([signal, growth.signal]), (beginning) => {
@@ -241,7 +261,7 @@ async function answerText() {
     const attended = readsImages()
       ? model.shows_attention && (await send("/page/images", file, signal))
       : { text, pair: secondText() };
-    showAnswer(signature, answer, model.milliseconds, attended);
+    showAnswer(signature, answer, model.milliseconds, attended, compared);
   } catch (error) {
     growth.abort();
     if (signal.aborted) return;
@@ -315,6 +335,11 @@ function restore() {
 
 $("text").addEventListener("input", () => setText($("text").value));
 $("text").addEventListener("change", () => (isNewEntry = true));
+$("compared").addEventListener("input", () => {
+  state.compared = $("compared").value;
+  changed();
+});
+$("compared").addEventListener("change", () => (isNewEntry = true));
 $("model").addEventListener("change", () => {
   isNewEntry = true;
   state.model = models.find((model) => model.name === $("model").value);

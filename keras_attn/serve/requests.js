@@ -11,10 +11,15 @@ export function signatureFor(model, mode) {
 }
 
 /**
- * The body of a request for one text, or one image as {b64}: every input of the signature, options that were not chosen at their
- * neutral values.
+ * The body of a request for one text, or one image as {b64}, and for other texts after it: every input of the signature, options
+ * that were not chosen at their neutral values.
  */
-export function requestBody(model, signatureName, content, options) {
+export function requestBody(model, signatureName, content, options, others = []) {
+  const instances = [content, ...others].map((text) => instanceOf(model, signatureName, text, options));
+  return JSON.stringify({ signature_name: signatureName, instances });
+}
+
+function instanceOf(model, signatureName, content, options) {
   const instance = {};
   for (const [name, input] of Object.entries(model.task.signatures[signatureName].inputs)) {
     instance[name] = valueOf(input, content, options[name]);
@@ -22,7 +27,7 @@ export function requestBody(model, signatureName, content, options) {
       throw new Error(`The model's signature ${signatureName} needs ${name}, for which its export declares no value.`);
     }
   }
-  return JSON.stringify({ signature_name: signatureName, instances: [instance] });
+  return instance;
 }
 
 function valueOf(input, content, option) {
@@ -82,12 +87,16 @@ function oneLine(reason) {
   return line.length > 300 ? `${line.slice(0, 300)}…` : line;
 }
 
-/** The outputs for the one text of a request, by name. */
+/** The outputs for the one text of a request, by name; where the request has other texts too, `others` are the outputs for them. */
 export async function ask(model, signatureName, body, signal) {
   const { predictions } = await send(requestPath(model), body, signal);
-  const [outputs] = predictions ?? [];
-  if (outputs === undefined) throw new Error("The server's answer holds no prediction.");
-  // The value of a signature's only output stands without its name.
+  const [first, ...others] = (predictions ?? []).map((outputs) => namedOutputs(model, signatureName, outputs));
+  if (first === undefined) throw new Error("The server's answer holds no prediction.");
+  return others.length ? { ...first, others } : first;
+}
+
+/** The value of a signature's only output stands without its name. */
+function namedOutputs(model, signatureName, outputs) {
   const isNamed = typeof outputs === "object" && outputs !== null && !Array.isArray(outputs) && !("b64" in outputs);
   if (isNamed) return outputs;
   const [name] = Object.keys(model.task.signatures[signatureName].outputs);

@@ -24,6 +24,7 @@ from keras_attn.tasks.attention_maps import (
 from keras_attn.tasks.batches import BATCH_SIZES, NO_TOKEN, Buckets, run_in_batches, warn_of_cuts
 from keras_attn.tasks.signatures import (
     TEXT,
+    UNKNOWN_CHARACTERS,
     Input,
     Signature,
     SignatureFunctions,
@@ -36,9 +37,15 @@ from keras_attn.tasks.task import Task, only_text
 from keras_attn.text import as_utf8
 
 INPUTS = {"inputs": Input("the texts", widget=TEXT)}
-PAIR_INPUTS = {**INPUTS, "pairs": Input("the second text of each pair", widget=second_text("Second text"))}
+PAIR_INPUTS = {
+    **INPUTS,
+    "pairs": Input(
+        "the second text of each pair", widget=second_text("Second text", "Read together with the first.")
+    ),
+}
 STATUS = {
-    "status": '"ok", or what was done to a text, joined by commas: `text_repaired` (invalid UTF-8), `text_truncated`'
+    "status": '"ok", or what was done to a text, joined by commas: `text_repaired` (invalid UTF-8), `text_truncated`, '
+    "`unknown_characters_9_of_12` (of 12 characters, 9 are not in the training data)"
 }
 
 
@@ -67,6 +74,7 @@ class EncoderFunctions(SignatureFunctions):
         framed = task.framed(*texts, max_length=min(ATTENTION_LENGTH, task.max_length))
         status.note("text_repaired", tf.reduce_any([is_repaired(column) for column in texts], axis=0))
         status.note("text_truncated", framed.is_cut)
+        status.note_unknown_characters(task.tokenizer, *texts)
         inputs = task.model_inputs(framed)
         token_ids = inputs["token_ids"]
         is_token = inputs["padding_mask"]
@@ -135,6 +143,7 @@ class EncoderFunctions(SignatureFunctions):
         repaired = [is_repaired(column) for column in texts]
         status.note("text_repaired", tf.reduce_any(repaired, axis=0))
         status.note("text_truncated", answers.pop("is_cut"))
+        status.note_unknown_characters(self.task.tokenizer, *texts)
         return {**answers, "status": status.text()}
 
 
@@ -206,6 +215,7 @@ class EncoderTask(Task):
     statuses = {
         "text_truncated": "The text was too long and was cut.",
         "text_repaired": "The text held bytes that are not UTF-8. They were replaced.",
+        **UNKNOWN_CHARACTERS,
     }
     show_options = ("pair",)
 

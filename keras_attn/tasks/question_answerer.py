@@ -107,7 +107,10 @@ class QuestionAnswerer(EncoderTask):
     }
     signature_inputs = {
         "inputs": Input("the questions", widget=TEXT),
-        "contexts": Input("the text that holds the answer to each", widget=second_text("Context")),
+        "contexts": Input(
+            "the text that holds the answer to each",
+            widget=second_text("Context", "The text that holds the answer."),
+        ),
     }
     served_functions = AnswererFunctions
     export_description = "A model that takes questions and texts and finds the answers in them, for TF Serving: the tokenizer is inside."

@@ -61,6 +61,8 @@ def _option_input(name, option):
 def _option_widget(name, option):
     words = name.replace("_", " ")
     widget = {"label": option.label or words.capitalize()}
+    if option.hint is not None:
+        widget["hint"] = option.hint
     if name == "seed":
         return {"kind": "seed", **widget}
     if option.slider is None:
@@ -78,7 +80,12 @@ OPTION_INPUTS = {name: _option_input(name, option) for name, option in _SERVED.i
 OPTION_INPUTS["length_penalty"] = Input(
     "the power of its length that a log-probability is divided by",
     tf.float32,
-    widget={"kind": "slider", "label": "Length penalty", "range": [0, 2, 0.1]},
+    widget={
+        "kind": "slider",
+        "label": "Longer answers",
+        "hint": "0 = none: short answers win, 1 = all lengths alike, 2 = long answers win.",
+        "range": [0, 2, 0.1],
+    },
 )
 
 
@@ -246,6 +253,7 @@ class GeneratorFunctions(SearchFunctions):
         whole = self.task.tokenizer.tokenize(inputs)
         status.note("text_repaired", is_repaired(inputs))
         status.note("text_truncated", whole.row_lengths() > longest)
+        status.note_unknown_characters(self.task.tokenizer, inputs)
         token_ids = filled(whole[:, :longest])
         log_probs = self.task.log_probs(token_ids)
         return {
@@ -262,6 +270,7 @@ class GeneratorFunctions(SearchFunctions):
         prompts, is_cut = self.task.prompts(inputs, num_new)
         status.note("prompt_repaired", is_repaired(inputs))
         status.note("prompt_truncated", is_cut | (prompts.row_lengths() > longest - num_new))
+        status.note_unknown_characters(self.task.tokenizer, inputs)
         source = ReadTexts(filled(prompts[:, num_new - longest :]))
         found = self._search(source, None, max_length=num_new).token_ids[:, 0]
         self.note_unfinished(status, found, None)
@@ -331,6 +340,7 @@ class GeneratorFunctions(SearchFunctions):
         token_ids, is_cut = self.task.prompts(texts, max_length)
         status.note("prompt_repaired", is_repaired(texts))
         status.note("prompt_truncated", is_cut)
+        status.note_unknown_characters(self.task.tokenizer, texts)
         return ReadTexts(filled(token_ids))
 
     def _texts(self, source, token_ids):
@@ -552,6 +562,7 @@ class TranslatorFunctions(SearchFunctions):
             token_ids, is_cut, repaired = self._tokenize_source(texts, language_ids, longest)
         status.note("source_repaired", repaired)
         status.note("source_truncated", is_cut)
+        status.note_unknown_characters(self.source_tokenizer, texts)
         num_tokens = tf.reduce_sum(tf.cast(token_ids != NO_TOKEN, tf.int32), axis=1)
         has_text = num_tokens > self.task.num_added_tokens
         return ReadTexts(token_ids, has_text, lambda: self._encoded(token_ids))

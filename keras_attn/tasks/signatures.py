@@ -10,6 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_attn.text.characters import are_many
+
 # Texts of several lengths, used if no typical texts are given.
 EXAMPLES = (
     "4th of July 2016",
@@ -18,17 +20,19 @@ EXAMPLES = (
 )
 # How the page of `keras-attn serve` asks for an input, see "What an export declares" in docs/local_server.md.
 TEXT = {"kind": "text"}
+# The page puts the numbers of `unknown_characters_9_of_12` in.
+UNKNOWN_CHARACTERS = {"unknown_characters": "{} of {} characters are not in this model's training data."}
 IMAGE = {"kind": "image"}
 
 
-def second_text(label):
+def second_text(label, hint):
     """The widget of the second text of a task that reads two."""
-    return {"kind": "second_text", "label": label}
+    return {"kind": "second_text", "label": label, "hint": hint}
 
 
-def text_box(label):
+def text_box(label, hint):
     """The widget of an option that is a line of text."""
-    return {"kind": "box", "label": label}
+    return {"kind": "box", "label": label, "hint": hint}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +170,22 @@ class Status:
     def note(self, name, rows):
         """Adds `name` to the status of the rows where `rows`, boolean (B,), is true."""
         self._notes.append(tf.where(rows, f",{name}", ""))
+
+    def note_unknown_characters(self, tokenizer, *columns):
+        """Adds `unknown_characters_9_of_12` where many characters of a text, or of several, are not in the training data.
+
+        Args:
+            tokenizer: The tokenizer, which may not know.
+            *columns: Strings (B,).
+        """
+        counts = [tokenizer.count_unknown_characters(texts) for texts in columns]
+        if None in counts:
+            return
+        num_unknown = tf.add_n([unknown for unknown, _ in counts])
+        num_characters = tf.add_n([characters for _, characters in counts])
+        numbers = [tf.strings.as_string(number) for number in (num_unknown, num_characters)]
+        note = tf.strings.join([",unknown_characters_", numbers[0], "_of_", numbers[1]])
+        self._notes.append(tf.where(are_many(num_unknown, num_characters), note, ""))
 
     def clamped(self, name, values, least, most, nan=None):
         """`values` (B,) clipped to their range; of floats, NaN becomes `nan`."""

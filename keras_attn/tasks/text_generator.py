@@ -41,7 +41,7 @@ from keras_attn.tasks.search_functions import (
     GeneratorFunctions,
     attention_lengths,
 )
-from keras_attn.tasks.signatures import TEXT, Input, Signature
+from keras_attn.tasks.signatures import TEXT, UNKNOWN_CHARACTERS, Input, Signature
 from keras_attn.tasks.task import PageLabels, as_given, check_vocabulary, only_text
 from keras_attn.tasks.text_forms import ChatTemplate, known_template
 from keras_attn.tasks.writer_checkpoints import Decoding, set_max_sequence_length, with_end
@@ -50,7 +50,7 @@ from keras_attn.text import as_utf8
 _STATUS = {
     "status": '"ok", or the deviations from the request, joined by commas: `prompt_repaired` (invalid UTF-8), '
     "`prompt_truncated` (its beginning is left out), `unfinished` (no END within `max_length` or the model's longest "
-    "sequence), `top_p_clamped` and the like"
+    "sequence), `unknown_characters_9_of_12` (of 12 characters, 9 are not in the training data), `top_p_clamped` and the like"
 }
 # The most new tokens of a checkpoint without `max_new_tokens` in generation_config.json. Their windows may have 100,000 tokens.
 _MAX_LENGTH = 256
@@ -131,7 +131,8 @@ class TextGenerator(GenerativeTask):
                 "scores": "the log-probability of the text, in nats, without END",
                 "token_scores": "the log-probability of each token",
                 "tokens": "the tokens",
-                "status": '"ok", `text_repaired` (invalid UTF-8), or `text_truncated` (only its beginning is scored)',
+                "status": '"ok", or joined by commas: `text_repaired` (invalid UTF-8), `text_truncated` (only its beginning is '
+                "scored), `unknown_characters_9_of_12` (of 12 characters, 9 are not in the training data)",
             },
             shown=1,
         ),
@@ -147,6 +148,7 @@ class TextGenerator(GenerativeTask):
     statuses = {
         "prompt_truncated": "The prompt was too long. Its beginning was left out.",
         "prompt_repaired": "The prompt held bytes that are not UTF-8. They were replaced.",
+        **UNKNOWN_CHARACTERS,
         **STATUSES,
     }
     show_options = ("num_beams", "max_length")

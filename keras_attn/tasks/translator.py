@@ -63,7 +63,14 @@ from keras_attn.tasks.search_functions import (
     TranslatorFunctions,
 )
 from keras_attn.tasks.shortlist import Shortlist, checked_shortlist, vocabulary_sizes
-from keras_attn.tasks.signatures import TEXT, Input, Signature, second_text, text_box
+from keras_attn.tasks.signatures import (
+    TEXT,
+    UNKNOWN_CHARACTERS,
+    Input,
+    Signature,
+    second_text,
+    text_box,
+)
 from keras_attn.tasks.task import PageLabels, as_given, check_vocabulary, only_text
 from keras_attn.tasks.text_forms import Languages, SourceForm
 from keras_attn.tasks.writer_checkpoints import checkpoint_parts, opennmt_parts
@@ -71,7 +78,8 @@ from keras_attn.text import as_utf8
 
 _STATUS = {
     "status": '"ok", or the deviations from the request, joined by commas: `source_repaired` (invalid UTF-8), `source_truncated`, '
-    "`unfinished` (no END within `max_length`), `top_p_clamped` and the like"
+    "`unfinished` (no END within `max_length`), `unknown_characters_9_of_12` (of 12 characters of the text, 9 are not in the "
+    "training data), `top_p_clamped` and the like"
 }
 # The longest source that XLA compiles unless more is asked for: attention takes memory with its square, and batches are large.
 MOST_COMPILED = 1024
@@ -183,19 +191,25 @@ class Translator(GenerativeTask):
     }
     signature_inputs = {
         "inputs": Input("the texts to translate", widget=TEXT),
-        "targets": Input("their translations", widget=second_text("Translation")),
+        "targets": Input(
+            "their translations", widget=second_text("Translation", "What the text is translated to.")
+        ),
         "given_targets": Input('the translations to look at; "" for the best that are found', neutral=""),
         "target_prefix": Input(
-            'the text that a translation begins with; "" for none', neutral="", widget=text_box("Begin with")
+            'the text that a translation begins with; "" for none',
+            neutral="",
+            widget=text_box("Begin with", "The translation starts with these words."),
         ),
         **OPTION_INPUTS,
         "source_language": Input(
-            'the language of the text; "" for the default', neutral="", widget=text_box("Source language")
+            'the language of the text; "" for the default',
+            neutral="",
+            widget=text_box("Source language", "Empty = the model's own."),
         ),
         "target_language": Input(
             'the language of the translation; "" for the default',
             neutral="",
-            widget=text_box("Target language"),
+            widget=text_box("Target language", "Empty = the model's own."),
         ),
     }
     served_functions = TranslatorFunctions
@@ -210,6 +224,7 @@ class Translator(GenerativeTask):
         "source_repaired": "The text held bytes that are not UTF-8. They were replaced.",
         "prefix_truncated": "The text to begin with was too long and was cut.",
         "prefix_repaired": "The text to begin with held bytes that are not UTF-8. They were replaced.",
+        **UNKNOWN_CHARACTERS,
         **STATUSES,
     }
     show_options = ("target", "num_beams", "max_length", "source_language", "target_language")

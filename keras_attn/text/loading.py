@@ -5,7 +5,7 @@ from keras_attn.text.byte_level_bpe_tokenizer import ByteLevelBPETokenizer
 from keras_attn.text.byte_tokenizer import ByteTokenizer
 from keras_attn.text.pipeline_tokenizer import PipelineTokenizer
 from keras_attn.text.sentencepiece_tokenizer import SentencePieceTokenizer
-from keras_attn.text.tokenizer import TOKENIZER_FILE
+from keras_attn.text.tokenizer import CHARACTERS_FILE, TOKENIZER_FILE
 from keras_attn.text.wordpiece_tokenizer import WordPieceTokenizer
 
 # A folder only names its class; it cannot choose what is imported.
@@ -55,11 +55,18 @@ def load_tokenizer(folder):
             f"{folder / TOKENIZER_FILE} must name one of {sorted(_CLASSES)}. Received: class_name={class_name!r}."
         )
     try:
-        return _CLASSES[class_name]._read_config(folder, config)
+        tokenizer = _CLASSES[class_name]._read_config(folder, config)
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"{folder / TOKENIZER_FILE} must hold the config of a {class_name}. Received: config={config!r}."
         ) from error
+    characters = folder / CHARACTERS_FILE
+    if characters.is_file():
+        try:
+            tokenizer.characters = characters.read_bytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{characters} must be UTF-8. It cannot be read: {error}.") from error
+    return tokenizer
 
 
 def _read_description(folder):

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_attn.checks import check_positive
 from keras_attn.compat.tensorflow import sentencepiece_resource, set_sentencepiece_resource
 from keras_attn.text.bpe_dropout import BpeDropout
+from keras_attn.text.characters import characters_of
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package, read_file, write_file
 from keras_attn.text.tokenizer import Tokenizer, check_not_blank
 
@@ -144,7 +145,9 @@ class SentencePieceTokenizer(Tokenizer):
             )
         except RuntimeError as error:
             raise ValueError(_training_advice(str(error), vocabulary_size)) from error
-        return cls(model.getvalue())
+        tokenizer = cls(model.getvalue())
+        tokenizer.characters = characters_of([sentence.decode("utf-8") for sentence in sentences])
+        return tokenizer
 
     def bpe_dropout(self):
         library = import_package("sentencepiece.sentencepiece_model_pb2", "sentencepiece", "BPE-dropout")
@@ -173,6 +176,16 @@ class SentencePieceTokenizer(Tokenizer):
     @classmethod
     def _read_config(cls, folder, config):
         return cls(read_file(folder, MODEL_FILE, config["model_sha256"]))
+
+    def _as_read(self, texts):
+        tensorflow_text = import_package("tensorflow_text", TENSORFLOW_TEXT, type(self).__name__)
+        # The model holds its rule in compiled form alone; these two letters tell it.
+        [wide, capital] = self._processor.normalize(["Ａ", "A"])
+        if "Ａ" not in wide:
+            texts = tensorflow_text.normalize_utf8(texts, "NFKC")
+        if "A" not in capital:
+            texts = tensorflow_text.case_fold_utf8(texts)
+        return texts
 
     def _texts_to_ids(self, texts):
         return self._graph_tokenizer.tokenize(texts)

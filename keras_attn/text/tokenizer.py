@@ -7,9 +7,11 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from keras_attn.files import replaced_folder
+from keras_attn.text.characters import count_others
 from keras_attn.text.framing import Framing
 
 TOKENIZER_FILE = "tokenizer.json"
+CHARACTERS_FILE = "characters.txt"
 
 
 def as_utf8(texts):
@@ -82,6 +84,10 @@ class Tokenizer(tf.Module):
             everything.
         special_token_ids: All ids that stand for no text. They are skipped by `detokenize`.
 
+    Attributes:
+        characters: String, the characters that the model has met in training, as `characters_of` gives them, or None where
+            they are not known. `train` takes those of its texts, and a training run those of its data. `save` keeps them.
+
     Example:
 
     ```
@@ -94,6 +100,7 @@ class Tokenizer(tf.Module):
     ```
     """
 
+    characters = None
     # In this library's data, a padding mask is `token_ids != 0`.
     pad_token_id = 0
     # Ids below `vocabulary_size` without a piece.
@@ -173,6 +180,37 @@ class Tokenizer(tf.Module):
         token_ids = tf.ragged.boolean_mask(token_ids, token_ids.with_values(is_text))
         return _valid_utf8(self._ids_to_texts(tf.cast(token_ids, tf.int32)))
 
+    def count_unknown_characters(self, texts):
+        """Counts the characters that the model has not met in training, as the tokenizer reads them.
+
+        A tokenizer that spells anything in bytes has no unknown token, and yet its model can say nothing of such text.
+
+        Args:
+            texts: As in `tokenize`.
+
+        Returns:
+            Two int32 tensors (B,): how many characters of each text are unknown, and how many it has; white space and control
+            characters are not counted. None where `characters` is None.
+
+        Example:
+
+        ```
+        from keras_attn.text import ByteTokenizer, characters_of
+
+        tokenizer = ByteTokenizer()
+        tokenizer.characters = characters_of(["der Hund"])
+        num_unknown, num_characters = tokenizer.count_unknown_characters(["der Hut", "猫"])
+        assert num_unknown.numpy().tolist() == [1, 1]
+        assert num_characters.numpy().tolist() == [6, 1]
+        ```
+        """
+        if not self.characters:
+            return None
+        with tf.init_scope():
+            read = self._as_read(tf.constant(self.characters, shape=[1]))
+            characters = read.numpy()[0].decode("utf-8")
+        return count_others(self._as_read(_valid_utf8(texts)), characters)
+
     def encode(self, texts):
         """Turns Python strings into lists of token ids.
 
@@ -243,6 +281,8 @@ class Tokenizer(tf.Module):
         with replaced_folder(folder, TOKENIZER_FILE, "tokenizer") as built:
             description = {"class_name": type(self).__name__, "config": self._write_config(built)}
             (built / TOKENIZER_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+            if self.characters is not None:
+                (built / CHARACTERS_FILE).write_bytes(self.characters.encode("utf-8"))
 
     def _write_config(self, folder):
         """Writes data that does not belong in JSON to separate files, and returns the rest of the config."""
@@ -252,6 +292,10 @@ class Tokenizer(tf.Module):
     def _read_config(cls, folder, config):
         """Builds the tokenizer from what `_write_config` returned and wrote."""
         return cls.from_config(config)
+
+    def _as_read(self, texts):
+        """Valid UTF-8 of shape (B,) with the characters for which the vocabulary is asked: normalised, if this tokenizer does."""
+        return texts
 
     def _texts_to_ids(self, texts):
         """Maps valid UTF-8 of shape (B,) to ragged int32 ids of shape (B, None)."""

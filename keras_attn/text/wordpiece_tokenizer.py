@@ -5,7 +5,8 @@ import collections
 import tensorflow as tf
 
 from keras_attn.checks import check_positive
-from keras_attn.text.bert_words import bert_words, bert_words_with_owners
+from keras_attn.text.bert_words import bert_normalized, bert_words, bert_words_with_owners
+from keras_attn.text.characters import characters_of
 from keras_attn.text.resources import TENSORFLOW_TEXT, import_package, read_file, write_file
 from keras_attn.text.tokenizer import Tokenizer, check_not_blank
 
@@ -173,7 +174,9 @@ class WordPieceTokenizer(Tokenizer):
                 f"`vocabulary_size` must be at least {len(vocabulary)}, for the special ids and the characters of these "
                 f"texts. Received: vocabulary_size={vocabulary_size}."
             )
-        return cls(vocabulary, lowercase, strip_accents)
+        tokenizer = cls(vocabulary, lowercase, strip_accents)
+        tokenizer.characters = characters_of([sentence.decode("utf-8") for sentence in sentences])
+        return tokenizer
 
     def get_config(self):
         return {
@@ -213,6 +216,9 @@ class WordPieceTokenizer(Tokenizer):
             words.with_values(token_ids.with_values(values)).merge_dims(1, 2)
             for values in (token_ids.values, starts, stops)
         )
+
+    def _as_read(self, texts):
+        return bert_normalized(texts, clean_text=True, space_chinese=False, **self._splitting)
 
     def _ids_to_texts(self, token_ids):
         return self._model.detokenize(token_ids)

@@ -226,6 +226,71 @@ def test_pointing_at_a_word_or_focusing_it_shows_what_it_came_from(base_url, ope
     assert set(page.visible("#source .active")) == {"July"}
 
 
+# For each link, how far the ends of its line are from the words, and whether it leads to another band.
+ENDS = """(() => {
+  const frame = document.querySelector("#alignment").getBoundingClientRect();
+  const words = (side) => [...document.querySelectorAll(side + " button")].map(word => word.getBoundingClientRect());
+  const [sources, targets] = [words("#source"), words("#target")];
+  const edge = (places, x, y) => Math.min(...places.flatMap(({ left, width, top, bottom }) =>
+    [top, bottom].map(side => Math.hypot(left + width / 2 - frame.left - x, side - frame.top - y))));
+  return [...document.querySelectorAll("#lines path")].map(path => {
+    const [x1, y1, ...rest] = path.getAttribute("d").match(/-?[0-9.]+/g).map(Number);
+    const [x2, y2] = rest.slice(-2);
+    return [edge(sources, x1, y1), edge(targets, x2, y2), Number(getComputedStyle(path).opacity)];
+  });
+})()"""
+
+
+def test_lines_lead_from_word_to_word_where_words_wrap_too(odd_url, open_page):
+    for width, is_wrapped in ((1280, False), (240, True)):
+        page = open_page(address(odd_url, text=TEXT), width=width)
+        page.wait_for(IS_DONE)
+        assert (page.evaluate("document.querySelectorAll('#source .line').length") > 1) == is_wrapped
+        assert page.visible("#source button") == [*TEXT.split(), "end"]
+        assert page.visible("#target button") == ["2016", "-", "07", "-", "04"]
+        ends = page.evaluate(ENDS)
+        assert len(ends) >= 5
+        assert all(max(source, target) < 1 and opacity > 0 for source, target, opacity in ends)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        # A line of the text, below it its line of the answer, then the next.
+        tops = page.evaluate(
+            """["#source", "#target"].map(side => [...document.querySelectorAll(side + " .line:not(:empty)")]
+              .map(line => line.getBoundingClientRect().top))"""
+        )
+        assert all(source < target for source, target in zip(*tops))
+        assert "not the truth" in page.text("#alignment-card .hint")
+    # Narrower and wider again, the words are put anew.
+    page.call("Emulation.setDeviceMetricsOverride", width=900, height=800, deviceScaleFactor=1, mobile=False)
+    page.wait_for("document.querySelectorAll('#source .line').length === 1")
+    assert all(max(source, target) < 1 for source, target, _ in page.evaluate(ENDS))
+
+
+def test_words_are_split_into_bands_that_few_links_leave(odd_url, open_page):
+    page = open_page(f"{odd_url}/")
+    widths = [10] * 6
+    straight = [[word, word, 1] for word in range(6)]
+    turned = [[word, (word + 3) % 6, 1] for word in range(6)]
+    cases = [
+        ([widths, widths], straight, 60, [[6, 6]]),
+        ([widths, widths], straight, 30, [[3, 3], [3, 3]]),
+        ([widths, widths], straight, 45, [[4, 4], [2, 2]]),
+        ([widths, [10] * 3], [[5, 2, 1]], 30, [[3, 2], [3, 1]]),
+        ([[99], [10]], [[0, 0, 1]], 30, [[1, 1]]),
+        ([[], []], [], 30, []),
+    ]
+    for given, links, room, expected in cases:
+        bands = page.evaluate(
+            f"import('/page/alignment.js').then(m => m.bandsOf({json.dumps(given)}, {json.dumps(links)}, {room}))"
+        )
+        assert [sum(counts) for counts in zip(*bands)] == [sum(counts) for counts in zip(*expected)]
+        if links != [[5, 2, 1]]:  # of which several are best
+            assert bands == expected
+    bands = page.evaluate(
+        f"import('/page/alignment.js').then(m => m.bandsOf({json.dumps([widths, widths])}, {json.dumps(turned)}, 30))"
+    )
+    assert [sum(counts) for counts in zip(*bands)] == [6, 6]
+
+
 def test_options_have_labels_and_meanings_and_change_the_request(base_url, open_page):
     page = open_page(address(base_url, text=TEXT))
     wait_for_answer(page, asked(base_url, TEXT)["outputs"][0])
@@ -241,7 +306,7 @@ def test_options_have_labels_and_meanings_and_change_the_request(base_url, open_
             }})()"""
         )
         assert label == declared[name]["widget"]["label"]
-        assert meaning == declared[name]["meaning"]
+        assert meaning == declared[name]["widget"]["hint"]
         set_option(page, name, value)
     page.wait_for("document.querySelector('#request').textContent.includes('\"repetition_penalty\":1.05')")
     expected = asked(base_url, TEXT, **chosen)
@@ -389,7 +454,7 @@ def test_deviations_from_the_request_are_told_in_plain_words(odd_url, open_page)
     page.wait_for(IS_DONE)
     assert page.visible("#notes li") == [
         "The text was too long and was cut.",
-        "Most tokens was out of range. The nearest value that is allowed was taken.",
+        "Longest answer was out of range. The nearest value that is allowed was taken.",
         "The answer reached the most tokens it may have before it came to an end.",
     ]
 
