@@ -20,7 +20,7 @@ FOLDERS = ("docs", "examples", "saved_models")
 EXEMPT = ("docs/archive/", "docs/_build/", "saved_models/")
 # No page is above these: its grade, the words of nine of ten sentences, and the words of the longest one. They are what the
 # Learn pages have, which readers like.
-LEVEL = {"grade": 8.5, "most words": 25, "longest": 36}
+LEVEL = {"grade": 8.5, "most words": 24, "longest": 33}
 # Words on which a sentence turns twice; in German they are fine.
 HINGES = re.compile(
     r"\b(of which|that of|those of|beside other work|of ours again|that it and its|where that is so|so that of)\b"
