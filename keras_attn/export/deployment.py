@@ -127,7 +127,7 @@ def write_deployment(folders, output="deploy", *, xla=False, overwrite=False):
     be moved together.
 
     Args:
-        folders: List of paths: models' folders, whose newest version is served; version folders, which pin a version; or folders
+        folders: List of paths, or one: models' folders, whose newest version is served; version folders, which pin a version; or folders
             that hold several models.
         output: Path of the folder to write.
         xla: Boolean, whether the server may compile with XLA. It always may if a version was exported for XLA.
@@ -149,6 +149,8 @@ def write_deployment(folders, output="deploy", *, xla=False, overwrite=False):
     print(deployment.report())
     ```
     """
+    if isinstance(folders, str | os.PathLike):
+        folders = [folders]
     output = pathlib.Path(output)
     models = [_model(*found, output) for found in _found_folders(folders)]
     _check_names(models)
@@ -158,6 +160,8 @@ def write_deployment(folders, output="deploy", *, xla=False, overwrite=False):
     for name, (text, _) in contents.items():
         with replaced_file(output / name) as aside:
             aside.write_text(text, encoding="utf-8")
+        path = output / name
+        path.chmod(path.stat().st_mode | 0o444)  # Prometheus runs as another user
     purposes = {name: purpose for name, (_, purpose) in contents.items()}
     return Deployment(output, tuple(model.name for model in models), purposes)
 

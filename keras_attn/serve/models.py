@@ -44,6 +44,7 @@ class ServedModel:
         self.name = version.name
         self.number = version.number
         self.folder = version.folder
+        self.task = version.task
         self.signatures = read_signature_defs(self.folder)
         try:
             self._warmup = read_warmup_requests(self.folder) or []

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import shlex
 import signal
 import socket
@@ -174,13 +175,22 @@ def _greeting(server, models):
     for model in models:
         url = f"{server.url}/v1/models/{urllib.parse.quote(model.name)}:predict"
         lines.append(f"Ask it: curl -d {body} {url}")
-    lines.append("This server is for trying models. For production, run TF Serving on the same folder:")
-    for model in models:
-        folder = model.folder.resolve().parent
-        mount = shlex.quote(f"{folder}:/models/{model.name}:ro")
-        name = shlex.quote(model.name)
-        command = f"docker run --rm -p 8501:8501 -v {mount} -e MODEL_NAME={name} tensorflow/serving"
-        if model.needs_xla:
-            command += " --xla_cpu_compilation_enabled"
-        lines.append(f"  {command}")
+    lines.append("This server is for trying models. For production, run TF Serving:")
+    lines += [f"  {shlex.join(command)}" for command in _commands_for_production(models)]
     return "\n".join(lines)
+
+
+def _commands_for_production(models):
+    """The commands that export what is not exported yet, and the one that writes what runs TF Serving."""
+    commands = []
+    folders = []
+    for model in models:
+        folder = model.folder
+        if model.task is not None:
+            folder = pathlib.Path("saved_models", model.name)
+            commands.append(["keras-attn", "export", str(model.task), str(folder)])
+        elif folder.name.isdecimal():
+            folder = folder.parent
+        folders.append(str(folder))
+    commands.append(["keras-attn", "deploy", *folders])
+    return commands

@@ -76,7 +76,12 @@ def mounts(files):
     """{target: source} of the models' mounts, as Compose puts them into effect."""
     volumes = files.compose["services"]["serving"]["volumes"]
     assert all(volume["read_only"] for volume in volumes)
-    found = {volume["target"].replace("$$", "$"): volume["source"].replace("$$", "$") for volume in volumes}
+    found = {}
+    for volume in volumes:
+        assert "$" not in f"{volume['target']} {volume['source']}".replace(
+            "$$", ""
+        )  # a variable of Compose's
+        found[volume["target"].replace("$$", "$")] = volume["source"].replace("$$", "$")
     assert found.pop("/config") == "."
     return found
 
@@ -139,7 +144,7 @@ def test_the_server_reads_its_configuration(workplace):
 
 def test_the_files_agree_with_each_other(workplace):
     add_version("models/dates")
-    write_deployment(["models/dates"])
+    write_deployment("models/dates")
     files = written()
     given = flags(files)
     assert set(given) <= set(FLAGS)
@@ -287,6 +292,16 @@ def test_a_model_for_xla_turns_the_flag_on(workplace):
     assert flags(written("both"))["xla_cpu_compilation_enabled"] == "true"
 
 
+def test_a_model_for_xla_shows_its_shortest_request(workplace):
+    version = add_version("models/dates")
+    (version / "assets.extra" / "tf_serving_warmup_requests").unlink()
+    requests = [("serving_default", {"inputs": np.array(["ab" * size])}) for size in (1, 3, 5)]
+    write_warmup_requests(version, "dates", requests)
+    write_deployment(["models/dates"])
+    [body] = [body for _, body in requests_in(written().readme) if "signature_name" not in body]
+    assert body == {"instances": ["ab"]}
+
+
 def test_two_deployments_have_containers_of_their_own(workplace):
     for name in ("dates", "Übersetzer 1.0", "x" * 99):
         add_version(f"models/{name}")
@@ -296,6 +311,16 @@ def test_two_deployments_have_containers_of_their_own(workplace):
         names.add(written(name).compose["name"])
     assert len(names) == 3
     assert all(re.fullmatch("[a-z0-9][a-z0-9_-]{,62}", name) for name in names)
+
+
+def test_other_users_can_read_the_files(workplace):
+    add_version("models/dates")
+    older = os.umask(0o077)
+    try:
+        files = write_deployment(["models/dates"]).files
+    finally:
+        os.umask(older)
+    assert all(pathlib.Path("deploy", name).stat().st_mode & 0o004 for name in files)
 
 
 def test_what_is_there_is_kept_unless_told(workplace):

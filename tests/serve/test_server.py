@@ -346,20 +346,24 @@ def test_a_wrong_port_is_one_line(capsys, port):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("needs_xla", [False, True])
-def test_lines_to_copy_take_any_name(needs_xla):
-    folder = pathlib.Path("served", "m ä' 1", "3")
-    model = types.SimpleNamespace(name="m ä' 1", number=3, folder=folder, needs_xla=needs_xla)
-    lines = _greeting(types.SimpleNamespace(url="http://127.0.0.1:8501", host="127.0.0.1"), [model]).split(
-        "\n"
+def test_lines_to_copy_take_any_name():
+    exported = types.SimpleNamespace(
+        name="m ä' 1", number=3, folder=pathlib.Path("served", "m ä' 1", "3"), task=None
     )
-    (ask,), (docker,) = ([line for line in lines if word in line] for word in ("curl", "docker run"))
+    plain = types.SimpleNamespace(name="plain", number=1, folder=pathlib.Path("plain"), task=None)
+    run = types.SimpleNamespace(
+        name="a run",
+        number=1,
+        folder=pathlib.Path("cache", "1"),
+        task=pathlib.Path("runs", "a run", "translator"),
+    )
+    server = types.SimpleNamespace(url="http://127.0.0.1:8501", host="127.0.0.1")
+    lines = _greeting(server, [exported, plain, run]).splitlines()
+    [ask, *_] = [line for line in lines if "curl" in line]
     url = "http://127.0.0.1:8501/v1/models/m%20%C3%A4%27%201:predict"
     assert shlex.split(ask)[2:] == ["curl", "-d", '{"instances": ["..."]}', url]
-    assert f"{model.folder.parent.resolve()}:/models/m ä' 1:ro" in shlex.split(docker)
-    # A stock server has XLA off, and a version that is for XLA would not load.
-    last = ["tensorflow/serving", "--xla_cpu_compilation_enabled"] if needs_xla else ["tensorflow/serving"]
-    assert shlex.split(docker)[-len(last) :] == last
+    assert shlex.split(lines[-2]) == ["keras-attn", "export", "runs/a run/translator", "saved_models/a run"]
+    assert shlex.split(lines[-1]) == ["keras-attn", "deploy", "served/m ä' 1", "plain", "saved_models/a run"]
 
 
 def test_a_folder_with_nothing_to_serve_is_told(tmp_path, capsys):
@@ -435,7 +439,7 @@ def test_the_command_serves_the_examples_clients_and_ends_quietly():
         == f"""Ask it: curl -d '{{"instances": ["..."]}}' {command.url}/v1/models/dates:predict"""
     )
     assert "For production, run TF Serving" in command.lines[3]
-    assert command.lines[4].startswith(f"  docker run --rm -p 8501:8501 -v {DATES}:/models/dates:ro ")
+    assert command.lines[4] == f"  keras-attn deploy {DATES}"
     client = run_client("rest_client.py", "--server", command.url, "4th of July 2016", "3. Oktober 1990")
     assert client.stdout.splitlines() == ["2016-07-04", "1990-10-03"], client.stderr
     client = run_client("rest_client.py", "--server", command.url, "--n-best", "4th of July 2016")
