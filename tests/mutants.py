@@ -256,7 +256,7 @@ def _run_tests(root, tests, name):
 
 
 def copy_of_the_project(folder, source=ROOT):
-    for name in ("keras_attn", "tests", "setup.cfg"):
+    for name in ("keras_attn", "saved_models", "tests", "setup.cfg"):
         copy = shutil.copytree if (source / name).is_dir() else shutil.copy2
         copy(source / name, folder / name)
     return folder

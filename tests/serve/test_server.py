@@ -393,7 +393,7 @@ class Command:
         self.lines = []
         for line in iter(self.process.stdout.readline, ""):
             self.lines.append(line.rstrip())
-            if "tensorflow/serving" in line:
+            if "keras-attn deploy" in line:
                 break
 
     @property
