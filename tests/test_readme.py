@@ -37,7 +37,7 @@ PEERS = {
 # What trains or searches with several models; and what makes several, as other tests do.
 LONG = {"docs/decoding.md", "docs/training.md"}
 LONGER_THAN_MOST = {
-    *("docs/checkpoints.md", "docs/text_tasks.md", "docs/images.md"),
+    *("docs/checkpoints.md", "docs/text_tasks.md", "docs/images.md", "docs/position_bias.md"),
     *("docs/move/tf_addons.md", "docs/seeing.md", "docs/serve.md"),
     *(
         "docs/time_series.md",

@@ -24,10 +24,10 @@ def python_blocks():
 
 
 def run(code, folder):
-    (folder / "code.py").write_text(code, "utf-8")
+    (folder / "process.py").write_text(code, "utf-8")
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
     result = subprocess.run(
-        [sys.executable, "code.py"],
+        [sys.executable, "process.py"],
         cwd=folder,
         env=environment,
         capture_output=True,
