@@ -4,6 +4,7 @@ Nothing is imported before a function is called: `export/saved_model_runner.py` 
 TensorFlow's Python. Seen with TensorFlow 2.20.1 and 2.21.0, and with tensorflow-text 2.20.1.
 """
 
+import contextlib
 import importlib
 
 # Graphs
@@ -62,6 +63,25 @@ def values_from_outside(graph):
 # tensorflow/python/eager/polymorphic_function/attributes.py. Since TensorFlow 2.0. If it goes, `verify` does not say of an
 # export that a server without XLA refuses it.
 XLA_ATTRIBUTE = "_XlaMustCompile"
+
+
+@contextlib.contextmanager
+def unoptimized_graphs():
+    """Within the block, graphs that are called for the first time run as they are traced: `disable_meta_optimizer`.
+
+    Why: TensorFlow's graph optimiser takes seconds for each graph, to save milliseconds in each call, and an export calls each
+    of its graphs once or twice.
+    Since: TensorFlow 2.0, `tf.config.optimizer.set_experimental_options`.
+    If it goes: an export takes longer.
+    """
+    import tensorflow as tf
+
+    before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": before})
 
 
 # Operations without a function in Python

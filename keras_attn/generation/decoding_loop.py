@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_attn.ops import extend_cache, loop_over_steps, overwriting_scope, runs_op_by_op, unshared
+from keras_attn.ops import extend_cache, loop_over_steps, overwriting_scope, rows_at, runs_op_by_op, unshared
 
 # The cache starts with room for this many steps and doubles when it is full, so that a short answer costs the
 # same under a long limit as under a short one. Shapes stay static, as XLA needs them.
@@ -201,4 +201,4 @@ def _live_first(done):
 
 
 def _take(structure, rows):
-    return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), structure)
+    return keras.tree.map_structure(lambda x: rows_at(x, rows), structure)

@@ -14,6 +14,8 @@ through methods whose arguments Keras or a user has fixed. The first three decid
 - `layers/layer_slots.py`: the layers that a config has described, or made, so that a shared layer stays one layer.
 - `huggingface/dry_run.py`: whether checkpoints are only tried, without their weights, and which of their fields change nothing.
 - `tasks/batches.py`: whether a warning is given when texts are cut.
+- `terminal.py`: to whom the stages of a long command are shown.
+- `terminal.py`: to whom the stages of a long command are shown.
 - `inspection/watching.py`: who watches the layers that are called.
 """
 
@@ -326,6 +328,31 @@ def shape_to_keep(x):
     if sizes.count(None) > 1:
         return ops.shape(x)
     return tuple(-1 if size is None else size for size in sizes)
+
+
+def rows_at(x, indices):
+    """The rows of `x` at indices of its first axis, none of which is negative.
+
+    `keras.ops.take` also takes negative indices, by about ten operations of a TensorFlow graph.
+
+    Args:
+        x: Tensor (R, ...).
+        indices: Integers, each from 0 to R - 1.
+
+    Returns:
+        Tensor of the shape of `indices` and then that of a row.
+
+    Example:
+
+    ```python
+    last, first = rows_at(keras.ops.arange(5), keras.ops.convert_to_tensor([4, 0]))
+    ```
+    """
+    if keras.backend.backend() == "tensorflow" and not isinstance(x, keras.KerasTensor):
+        import tensorflow as tf
+
+        return tf.gather(x, indices)
+    return ops.take(x, indices, axis=0)
 
 
 def split_by_sizes(x, sizes, axis):

@@ -190,10 +190,10 @@ def extend_cache(cache, length):
     cache = extend_cache(empty_cache(batch_size=2, num_heads=4, length=32, key_dim=16), length=64)
     ```
     """
-    pair = [ops.pad(x, [(0, 0), (0, 0), (0, length - ops.shape(x)[-2]), (0, 0)]) for x in cache[:2]]
+    pair = [ops.pad(x, [(0, 0), (0, 0), (0, length - axis_size(x, -2)), (0, 0)]) for x in cache[:2]]
     positions = getattr(cache, "positions", None)
     if positions is not None:
-        new_slots = [(0, 0)] * (len(positions.shape) - 1) + [(0, length - ops.shape(positions)[-1])]
+        new_slots = [(0, 0)] * (len(positions.shape) - 1) + [(0, length - axis_size(positions, -1))]
         cache = cache._replace(positions=ops.pad(positions, new_slots, constant_values=-1), sizes=None)
     return _with_pair(cache, pair)
 

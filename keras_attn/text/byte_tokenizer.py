@@ -46,7 +46,9 @@ class ByteTokenizer(Tokenizer):
         # The batch is joined and decoded as one string; a string per byte would take 24 times the memory.
         values = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
         lengths = tf.cast(tf.strings.length(texts, unit="BYTE"), tf.int64)
-        return tf.RaggedTensor.from_row_lengths(tf.cast(values, tf.int32) + _NUM_SPECIAL_IDS, lengths)
+        values = tf.cast(values, tf.int32) + _NUM_SPECIAL_IDS
+        # The lengths are those of the strings: a check would only add to the graph.
+        return tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
 
     def _texts_to_ids_with_offsets(self, texts):
         token_ids = self._texts_to_ids(texts)
