@@ -1,6 +1,7 @@
 """Graph functions of token ids as ONNX models or as one LiteRT (TensorFlow Lite) model, with tokenizers next to them."""
 
 import pathlib
+import re
 import tempfile
 
 import numpy as np
@@ -70,8 +71,7 @@ def export_litert(folder, functions, models, tokenizers):
         `pathlib.Path` of `folder`.
 
     Raises:
-        ValueError: if `folder` holds something else. Operations that LiteRT cannot express raise TensorFlow's
-            `ConverterError`.
+        ValueError: if `folder` holds something else, or LiteRT cannot express an operation.
 
     Example:
 
@@ -85,11 +85,24 @@ def export_litert(folder, functions, models, tokenizers):
     with tempfile.TemporaryDirectory() as aside:
         saved_model = export_saved_model(aside, functions, models)
         converter = tf.lite.TFLiteConverter.from_saved_model(str(saved_model), signature_keys=list(functions))
-        converted = converter.convert()
+        converted = _converted(converter)
     with replaced_folder(folder, _LITERT_FILE, "LiteRT model") as built:
         (built / _LITERT_FILE).write_bytes(converted)
         _save_tokenizers(tokenizers, built)
     return pathlib.Path(folder)
+
+
+def _converted(converter):
+    try:
+        return converter.convert()
+    except Exception as error:
+        if type(error).__name__ != "ConverterError":  # TensorFlow has no public name for it
+            raise
+        operations = sorted(set(re.findall(r"tf\.\w+", str(error))))
+        raise ValueError(
+            f"LiteRT cannot express this model: it lacks {', '.join(operations) or 'an operation'}. Export a SavedModel, or "
+            "for another engine (docs/other_engines.md says which)."
+        ) from error
 
 
 def _save_tokenizers(tokenizers, folder):
