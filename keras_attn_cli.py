@@ -7,8 +7,10 @@ What the commands do is in keras_attn/cli.py.
 import argparse
 import contextlib
 import functools
+import gc
 import importlib.metadata
 import importlib.util
+import json
 import os
 import pathlib
 import sys
@@ -128,7 +130,8 @@ def quiet_imports(for_training=False):
     ):
         os.dup2(captured.fileno(), 2)
         try:
-            import tensorflow as tf
+            with _without_unused_packages():
+                import tensorflow as tf
 
             has_gpu = bool(tf.config.list_physical_devices("GPU"))  # looking for one writes lines too
             if os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0" and not has_gpu:
@@ -147,6 +150,37 @@ def quiet_imports(for_training=False):
                 os.write(2, captured.read())
 
 
+# What Keras and TensorFlow import if it is installed, and no command uses: scikit-learn's wrappers, galleries of images, and JAX
+# for TensorFlow Lite. It takes a third of the time in which a command starts.
+_UNUSED_PACKAGES = ("jax", "matplotlib", "sklearn")
+
+
+@contextlib.contextmanager
+def _without_unused_packages():
+    """Within the block, some packages cannot be imported, and what is imported is not searched for garbage; later all can."""
+    backend = _keras_backend()
+    names = [name for name in _UNUSED_PACKAGES if name not in sys.modules and name != backend]
+    sys.modules.update(dict.fromkeys(names))
+    gc.disable()
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
+        gc.freeze()
+        gc.enable()
+
+
+def _keras_backend():
+    """The name of the backend that Keras will have: that of the environment, or of its configuration file."""
+    home = os.environ.get("KERAS_HOME") or pathlib.Path.home() / ".keras"
+    try:
+        configured = json.loads(pathlib.Path(home, "keras.json").read_text("utf-8")).get("backend")
+    except (OSError, ValueError, AttributeError):
+        configured = None
+    return os.environ.get("KERAS_BACKEND") or configured or "tensorflow"
+
+
 class _Parser(argparse.ArgumentParser):
     """One line for a wrong argument, as for every other wrong input."""
 
@@ -155,8 +189,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 _HUB = "or a checkpoint, by its folder or its name on the hub"
-_TASK = f"a saved translator, text generator or other task, or the run that made it, for example runs/dates; {_HUB}"
-_RUN_FOLDER = "run folder (default: the next free runs/NAME)"
+# What every command that takes a task reads; docs/text_tasks.md and docs/images.md say what each task does.
+_TASKS = (
+    "a translator, text generator, text classifier, token classifier, text embedder, question answerer, mask filler or image "
+    "classifier"
+)
+_TASK = f"{_TASKS}: its saved folder, the run that made it, for example runs/dates, {_HUB}"
+_RUN_FOLDER = (
+    "write the run to this folder; an unfinished run there goes on (default: the next free runs/NAME)"
+)
 
 
 def make_parser(words=None):
@@ -191,16 +232,30 @@ def _parsed(arguments):
 
 
 def _train_options(add):
-    add("files", nargs="*", metavar="FILE", help="what to train on, as --data has it")
-    add("--recipe", metavar="FILE", help=f"{_RECIPE}; options replace what it says")
+    add("files", nargs="*", metavar="FILE", help="what to train on: the same as --data, without the option")
+    add(
+        "--recipe", metavar="FILE", help=f"start from these settings: {_RECIPE}; options replace what it says"
+    )
     add("--output", dest="folder", metavar="FOLDER", help=_RUN_FOLDER)
     add(
         "--language-model", action="store_true", help="train a language model on plain text, not a translator"
     )
-    add("--size", help="named model size: tiny, base or big")
+    add(
+        "--size",
+        metavar="SIZE",
+        help="give the model this size: tiny, base or big (default: what fits the data)",
+    )
     _add_settings(add, "train")
-    add("--text-prefix", metavar="TEXT", help="of a checkpoint: what every text begins with")
-    add("--purpose", metavar="NAME", help="of a checkpoint: a name in its task_specific_params")
+    add(
+        "--text-prefix",
+        metavar="TEXT",
+        help='with --from a checkpoint: put this before every text, "summarize: " for example',
+    )
+    add(
+        "--purpose",
+        metavar="NAME",
+        help="with --from a checkpoint: use this entry of its task_specific_params",
+    )
     _add_ignored_fields(add)
 
 
@@ -217,17 +272,23 @@ def _distill_options(add):
     add(
         "--recipe",
         metavar="FILE",
-        help=f"of the student's training: {_RECIPE} (default: the recipe of the first teacher's run, or what is fitted to the "
+        help=f"train the student with these settings: {_RECIPE} (default: the recipe of the first teacher's run, or what is fitted to the "
         "data)",
     )
     add(
         "--output",
         dest="folder",
         metavar="FOLDER",
-        help="run folder (default: the next free runs/NAME-student)",
+        help="write the run to this folder; an unfinished run there goes on (default: the next free runs/NAME-student)",
     )
-    add("--layers", metavar="E+D", help="the student's encoder and decoder layers, for example 6+1")
-    add("--size", help="named size of the student: tiny, base or big")
+    add(
+        "--layers", metavar="E+D", help="give the student so many encoder and decoder layers, for example 6+1"
+    )
+    add(
+        "--size",
+        metavar="SIZE",
+        help="give the student this size: tiny, base or big (default: that of the first teacher)",
+    )
     add(
         "--references",
         action=argparse.BooleanOptionalAction,
@@ -236,16 +297,16 @@ def _distill_options(add):
     add(
         "--teacher-num-beams",
         dest="num_beams",
-        type=_positive,
+        type=_recipe_fields().positive_integer,
         metavar="N",
-        help="of the teachers' search (default: their own)",
+        help="let the teachers search with so many beams (default: their own)",
     )
     add(
         "--teacher-length-penalty",
         dest="length_penalty",
         type=float,
         metavar="X",
-        help="of the teachers' search (default: their own)",
+        help="let the teachers search with this length penalty (default: their own)",
     )
     _add_settings(add, "distill")
 
@@ -255,15 +316,17 @@ def _average_options(add):
         "checkpoints",
         nargs="+",
         metavar="CHECKPOINT",
-        help="for example runs/mine/checkpoints/epoch-*.safetensors",
+        help="the weights to average, for example runs/mine/checkpoints/epoch-*.safetensors",
     )
     add(
         "--translator",
         required=True,
         metavar="FOLDER",
-        help="the saved translator whose tokenizers and options are used",
+        help="take tokenizers and options from this saved translator",
     )
-    add("--output", dest="folder", required=True, metavar="FOLDER", help="where it is written")
+    add(
+        "--output", dest="folder", required=True, metavar="FOLDER", help="write the translator to this folder"
+    )
 
 
 def _ensemble_options(add):
@@ -273,23 +336,29 @@ def _ensemble_options(add):
         metavar="FOLDER",
         help="translators with the same tokenizers, or the runs that made them; the first gives the options",
     )
-    add("--output", dest="folder", required=True, metavar="FOLDER", help="where it is written")
+    add(
+        "--output", dest="folder", required=True, metavar="FOLDER", help="write the translator to this folder"
+    )
 
 
 def _evaluate_options(add):
-    add("task", metavar="FOLDER", help=_TASK)
+    add(
+        "task",
+        metavar="FOLDER",
+        help=f"a translator or text generator: its saved folder, the run that made it, for example runs/dates, {_HUB}",
+    )
     _add_settings(add, "evaluate", needs_data=True)
     add(
         "--split",
         choices=("validation", "test"),
         default="test",
-        help="the part of built-in data (default: %(default)s)",
+        help="evaluate on this part of built-in data (default: %(default)s)",
     )
     add(
         "--bleu-tokenize",
         default="13a",
         metavar="NAME",
-        help="sacreBLEU's tokenizer; none for text that is tokenised already (default: %(default)s)",
+        help="split words with this tokenizer of sacreBLEU; none for text that is tokenised already (default: %(default)s)",
     )
     add("--shortlist", metavar="FILE", help="tell what this shortlist changes, instead of all scores")
     _add_search(add)
@@ -299,25 +368,31 @@ def _evaluate_options(add):
 def _shortlist_options(add):
     add("translator", metavar="FOLDER", help="a translator, or the run that made it")
     _add_settings(add, "shortlist", needs_data=True)
-    add("--output", metavar="FILE", required=True, help="for `keras-attn export --shortlist`")
+    add(
+        "--output",
+        metavar="FILE",
+        required=True,
+        help="write the shortlist to this file, for `keras-attn export --shortlist`",
+    )
     add(
         "--alignments",
         metavar="FILE",
-        help="word alignments of the data, `0-0 1-2` in each line, by fast_align or eflomal (default: the translator's own)",
+        help="read the word alignments of the data from this file, `0-0 1-2` in each line, as fast_align and eflomal write them "
+        "(default: the translator's own)",
     )
     add(
         "--num-anywhere",
-        type=_positive,
+        type=_recipe_fields().positive_integer,
         default=100,
         metavar="N",
-        help="the most frequent target tokens, which may come for every source (default: 100)",
+        help="allow this many of the most frequent target tokens for every source (default: 100)",
     )
     add(
         "--num-of-source",
-        type=_positive,
+        type=_recipe_fields().positive_integer,
         default=50,
         metavar="N",
-        help="the most target tokens of a source token (default: 50)",
+        help="allow at most this many target tokens for each source token (default: 50)",
     )
     _add_ignored_fields(add)
 
@@ -325,10 +400,23 @@ def _shortlist_options(add):
 def _translate_options(add):
     add("translator", metavar="FOLDER", help=f"a translator, for example runs/dates/translator, {_HUB}")
     add(
-        "texts", nargs="*", metavar="TEXT", help="the texts (default: the lines of --input or standard input)"
+        "texts",
+        nargs="*",
+        metavar="TEXT",
+        help="the texts to translate (default: the lines of --input or standard input)",
     )
-    add("--input", dest="input_file", metavar="FILE", help="UTF-8 text, one sentence a line")
-    add("--output", dest="output_file", metavar="FILE", help="default: standard output")
+    add(
+        "--input",
+        dest="input_file",
+        metavar="FILE",
+        help="translate the lines of this UTF-8 file, one sentence a line",
+    )
+    add(
+        "--output",
+        dest="output_file",
+        metavar="FILE",
+        help="write the translations to this file (default: standard output)",
+    )
     _add_search(add)
     _add_checkpoint(add)
 
@@ -339,9 +427,24 @@ def _generate_options(add):
         metavar="FOLDER",
         help=f"a text generator, or the run that made it, for example runs/play; {_HUB}",
     )
-    add("prompts", nargs="*", metavar="PROMPT", help="the texts (default: the lines of standard input)")
-    add("--max-length", type=_positive, metavar="N", help="the most new tokens")
-    add("--num-return-sequences", type=_positive, metavar="N", help="continuations of each")
+    add(
+        "prompts",
+        nargs="*",
+        metavar="PROMPT",
+        help="the texts to continue (default: the lines of standard input)",
+    )
+    add(
+        "--max-length",
+        type=_recipe_fields().positive_integer,
+        metavar="N",
+        help="write at most so many new tokens",
+    )
+    add(
+        "--num-return-sequences",
+        type=_recipe_fields().positive_integer,
+        metavar="N",
+        help="write so many continuations of each text",
+    )
     _add_search(add)
     for name, option in _decoding_options().items():
         if option.flag:
@@ -362,58 +465,84 @@ def _add_decoding_option(add, name, option):
 def _show_options(add):
     add("task", metavar="FOLDER", help=_TASK)
     add("text", metavar="TEXT", help="what the model reads; of an image classifier the file of an image")
-    add("--output", metavar="FILE", default="attention.html", help="the page (default: %(default)s)")
     add(
-        "--target", metavar="TEXT", help="of a translator: a translation to explore (default: the best found)"
+        "--output",
+        metavar="FILE",
+        default="attention.html",
+        help="write the page to this file (default: %(default)s)",
     )
-    add("--pair", metavar="TEXT", help="the second text of a pair; the context of a question")
-    add("--num-beams", type=_positive, metavar="N", help="of a task that writes; 1 is greedy search")
-    add("--max-length", type=_positive, metavar="N", help="of a task that writes: the most new tokens")
+    add(
+        "--target",
+        metavar="TEXT",
+        help="explore this translation (translators; default: the best that is found)",
+    )
+    add("--pair", metavar="TEXT", help="read this second text too; for a question its context")
+    add(
+        "--num-beams",
+        type=_recipe_fields().positive_integer,
+        metavar="N",
+        help="search with so many beams; 1 is greedy search (tasks that write)",
+    )
+    add(
+        "--max-length",
+        type=_recipe_fields().positive_integer,
+        metavar="N",
+        help="write at most so many new tokens (tasks that write)",
+    )
     add(
         "--compare",
         metavar="FOLDER",
-        help="another such task with the same tokens, beside it; options of a checkpoint are for both",
+        help="show this task of the same kind and tokens beside it; options of a checkpoint are for both",
     )
     add(
         "--grid",
         type=_grid,
         metavar="ROWSxCOLUMNS",
-        help="of an image classifier: the patches of a stage of a Swin Transformer, or of a model that does not say them",
+        help="show an image classifier in so many patches: of a stage of a Swin Transformer, or of a model that does not say them",
     )
-    add("--title", metavar="TEXT", help="above the page (default: the text)")
+    add("--title", metavar="TEXT", help="put this title above the page (default: the text)")
     _add_checkpoint(add)
 
 
 def _export_options(add):
     add("task", metavar="FOLDER", help=_TASK)
-    add("folder", metavar="EXPORT", help="for example saved_models/dates")
+    add(
+        "folder",
+        metavar="EXPORT",
+        help="write to this folder, for example saved_models/dates; a SavedModel is its next version",
+    )
     add(
         "--format",
         choices=("saved_model", "ctranslate2", "onnx", "litert", "huggingface"),
         default="saved_model",
-        help="what is written (default: %(default)s)",
+        help="write for TF Serving or for this engine (default: %(default)s)",
     )
-    add("--quantization", help="bfloat16 or int8; of ctranslate2, what that engine knows, for example int8")
+    add(
+        "--quantization",
+        metavar="NAME",
+        help="compute in bfloat16 or int8; for ctranslate2, in what that engine knows, int8_float32 for example",
+    )
     add(
         "--shortlist",
         metavar="FILE",
-        help="of a translator: the tokens that may come, as `keras-attn shortlist` writes them; SavedModel and ctranslate2",
+        help="let a translator choose among the tokens of this shortlist alone, which `keras-attn shortlist` writes (SavedModel and "
+        "ctranslate2)",
     )
     add(
         "--examples",
         metavar="FILE",
-        help="typical input texts, one a line, for warm-up and README (default: of a run, some of its validation data)",
+        help="use these typical texts, one a line, for warm-up and README (default: of a run, some of its validation data)",
     )
     add(
         "--signatures",
         nargs="+",
         metavar="NAME",
-        help="of a SavedModel: the signatures of the task to write beside serving_default, score for example (default: all)",
+        help="write these signatures beside serving_default, score for example (SavedModel; default: all of the task)",
     )
     add(
         "--attention",
         action="store_true",
-        help="of a SavedModel: with a signature for what every head looks at, which `serve` shows",
+        help="add a signature for what every head looks at, which `serve` shows (SavedModel)",
     )
     add(
         "--xla",
@@ -422,20 +551,25 @@ def _export_options(add):
     )
     add("--verify", action="store_true", help="then check the SavedModel, as `keras-attn verify` does")
     _add_checkpoint(add)
-    add("--max-length", type=_positive, metavar="N", help="of a checkpoint: the most new tokens")
-    _add_search(add, "of a checkpoint: ")
+    add(
+        "--max-length",
+        type=_recipe_fields().positive_integer,
+        metavar="N",
+        help="write at most so many new tokens (checkpoints)",
+    )
+    _add_search(add, " (checkpoints)")
 
 
 def _verify_options(add):
     add(
         "version",
         metavar="VERSION_FOLDER",
-        help="for example saved_models/dates/1, or saved_models/dates for its newest version",
+        help="the export to check, for example saved_models/dates/1, or saved_models/dates for its newest version",
     )
     add(
         "--task",
         metavar="FOLDER",
-        help="the saved translator, text generator or other task that the export must agree with",
+        help="compare its answers with those of this task: a saved folder, the run that made it, or a checkpoint",
     )
     _add_ignored_fields(add)
 
@@ -465,18 +599,29 @@ def _serve_options(add):
         help="exported models, for example saved_models/dates; or runs, translators and checkpoints, which are exported "
         "to the user's cache first. A SavedModel is a program: give those that you trust",
     )
-    add("--port", type=_port, default=8501, help="0 for any that is free (default: %(default)s)")
+    add(
+        "--port",
+        type=_port,
+        default=8501,
+        metavar="PORT",
+        help="listen on this port; 0 for any that is free (default: %(default)s)",
+    )
     add(
         "--host",
         default="127.0.0.1",
-        help="the address to listen on; 0.0.0.0 answers every machine that reaches this one (default: %(default)s)",
+        metavar="ADDRESS",
+        help="listen on this address; 0.0.0.0 answers every machine that reaches this one (default: %(default)s)",
     )
     add("--xla", action="store_true", help="let graphs be compiled with XLA, which a stock server does not")
     _add_ignored_fields(add)
 
 
 def _info_options(add):
-    add("folder", metavar="FOLDER", help="a checkpoint, a saved task, a run or an export")
+    add(
+        "folder",
+        metavar="FOLDER",
+        help="the folder to look at: a checkpoint, a saved task, a run or an export",
+    )
     _add_ignored_fields(add)
 
 
@@ -487,12 +632,17 @@ def _add_settings(add, command, *, needs_data=False):
 
 
 def _add_search(add, whose=""):
-    add("--num-beams", type=_positive, metavar="N", help=f"{whose}1 is greedy search")
+    add(
+        "--num-beams",
+        type=_recipe_fields().positive_integer,
+        metavar="N",
+        help=f"search with so many beams; 1 is greedy search{whose}",
+    )
     add(
         "--length-penalty",
         type=float,
         metavar="X",
-        help=f"{whose}the power of its length that a score is divided by",
+        help=f"divide a score by the answer's length to this power: more favours longer answers{whose}",
     )
 
 
@@ -501,7 +651,7 @@ def _add_ignored_fields(add):
         "--ignored-fields",
         type=_names,
         metavar="NAME,NAME",
-        help="of a checkpoint: fields of its files that are refused, and that you know to change nothing",
+        help="read a checkpoint in spite of these fields of its files, which are refused and which you know to change nothing",
     )
 
 
@@ -514,37 +664,41 @@ def _add_checkpoint(add):
     _add_ignored_fields(add)
     add(
         "--max-sequence-length",
-        type=_positive,
+        type=_recipe_fields().positive_integer,
         metavar="N",
-        help="of a checkpoint whose architecture sets no limit, T5 for example: the most tokens of a text that are read",
+        help="read at most so many tokens of a text, if the checkpoint's architecture sets no limit, as T5's",
     )
-    add("--source-language", metavar="NAME", help="of a multilingual checkpoint, eng_Latn for example")
-    add("--target-language", metavar="NAME", help="of a multilingual checkpoint, deu_Latn for example")
-    add("--text-prefix", metavar="TEXT", help='of a checkpoint: before every text, "summarize: " for example')
+    add(
+        "--source-language",
+        metavar="NAME",
+        help="read this language, eng_Latn for example (multilingual checkpoints)",
+    )
+    add(
+        "--target-language",
+        metavar="NAME",
+        help="write this language, deu_Latn for example (multilingual checkpoints)",
+    )
+    add(
+        "--text-prefix",
+        metavar="TEXT",
+        help='put this before every text, "summarize: " for example (checkpoints)',
+    )
     add(
         "--purpose",
         metavar="NAME",
-        help="of a checkpoint whose config has task_specific_params: translation_en_to_de, for example",
+        help="use this entry of a checkpoint's task_specific_params, translation_en_to_de for example",
     )
     add(
         "--num-heads",
-        type=_positive,
+        type=_recipe_fields().positive_integer,
         metavar="N",
-        help="of a checkpoint of OpenNMT-tf, if its folder does not say",
+        help="the heads of a checkpoint of OpenNMT-tf, if its folder does not say",
     )
     add(
         "--checkpoint",
         metavar="NAME",
-        help="in a folder of OpenNMT-tf: ckpt-5000 or avg (default: the newest)",
+        help="read this checkpoint of a folder of OpenNMT-tf: ckpt-5000 or avg (default: the newest)",
     )
-
-
-def _positive(text):
-    """An integer from 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, not {text}")
-    return number
 
 
 def _grid(text):
@@ -563,8 +717,7 @@ def _port(text):
     return number
 
 
-_port.__name__ = "integer"
-_positive.__name__ = "integer"  # what argparse calls it in "invalid integer value"
+_port.__name__ = "integer"  # what argparse calls it in "invalid integer value"
 
 
 # Each command: what `--help` says, and the function that adds its options.

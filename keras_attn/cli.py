@@ -6,7 +6,7 @@ import sys
 
 import tensorflow as tf
 
-from keras_attn.terminal import printable_line, say, say_error
+from keras_attn.terminal import printable_line, say, say_aside, say_error, stages_shown
 
 FOUND_SOMETHING = 1
 BAD_INPUT = 2
@@ -59,6 +59,7 @@ def _average(folder, **words):
 
     runs.average_translator(folder=folder, **words)
     say(folder)
+    say_aside(runs.next_command.after_combining(folder))
 
 
 def _ensemble(folder, **words):
@@ -66,12 +67,14 @@ def _ensemble(folder, **words):
 
     runs.ensemble_translators(folder=folder, **words)
     say(folder)
+    say_aside(runs.next_command.after_combining(folder))
 
 
-def _evaluate(**words):
+def _evaluate(task, **words):
     from keras_attn import runs
 
-    say(runs.evaluate_task(**words).report())
+    say(runs.evaluate_task(task, **words).report())
+    say_aside(runs.next_command.after_evaluation(task))
 
 
 def _shortlist(output, **words):
@@ -99,18 +102,28 @@ def _show(**words):
     say(runs.show_task(**words))
 
 
-def _export(**words):
+def _export(task, **words):
     from keras_attn import runs
 
-    exported = runs.export_task(**words)
+    with stages_shown("the export"):
+        exported = runs.export_task(task, **words)
     say(exported.folder)
-    return _say_checks(exported.checks or ())
+    checks = exported.checks or ()
+    code = _say_checks(checks)
+    if words.get("format", "saved_model") == "saved_model" and not code:
+        say_aside(runs.next_command.after_export(exported.folder, task, was_verified=bool(checks)))
+    return code
 
 
-def _verify(**words):
+def _verify(version, **words):
     from keras_attn import runs
 
-    return _say_checks(runs.verify(**words))
+    with stages_shown("the verification"):
+        checks = runs.verify(version, **words)
+    code = _say_checks(checks)
+    if not code:
+        say_aside(runs.next_command.after_verification(runs.version_folder(version)))
+    return code
 
 
 def _serve(**words):

@@ -1,7 +1,10 @@
 """Texts of strangers in a terminal: their control characters are written out, so that they command nothing."""
 
+import contextlib
+import contextvars
 import re
 import sys
+import time
 import traceback
 
 # C0 and C1 but tab and line feed, separators of lines and paragraphs, what turns the direction of writing, lone surrogates.
@@ -60,3 +63,94 @@ def say_fault():
 def write_answer(text, end="\n"):
     """Prints what a model answered: the text itself for a program that reads it, `printable` for a person at a terminal."""
     print(printable(text) if sys.stdout.isatty() else text, end=end, flush=True)
+
+
+_stages = contextvars.ContextVar("stages", default=None)
+
+
+def stage(text, *, done):
+    """Says what a long command does next, within `stages_shown`; elsewhere nothing.
+
+    Args:
+        text: String.
+        done: Float from 0 to 1, the share of the command's time that usually comes before this, by which what is left is estimated.
+
+    Example:
+
+    ```python
+    stage("saving the weights", done=0.6)
+    ```
+    """
+    stages = _stages.get()
+    if stages is not None:
+        stages.begin(text, done)
+
+
+@contextlib.contextmanager
+def stages_shown(name):
+    """Within the block, every `stage` is shown on stderr: in a terminal as one line that changes, elsewhere each as a line.
+
+    Args:
+        name: String, the whole in words, for the last line.
+
+    Example:
+
+    ```python
+    with stages_shown("the export"):
+        stage("saving the weights", done=0.6)
+    ```
+    """
+    stages = _Stages(sys.stderr)
+    token = _stages.set(stages)
+    try:
+        yield
+        stages.end(name)
+    except BaseException:
+        stages.clear()
+        raise
+    finally:
+        _stages.reset(token)
+
+
+class _Stages:
+    """The stages of a command, as they are shown on a stream."""
+
+    def __init__(self, stream):
+        self.began = time.monotonic()
+        self._stream = stream
+        self._stage = None
+        self._stage_began = self.began
+
+    def begin(self, text, done):
+        now = time.monotonic()
+        left = ""
+        if done:
+            left = f"; about {(now - self.began) * (1 - done) / done:.0f} s left"
+        self._finish(now, left)
+        self._stage = printable_line(text)
+        self._stage_began = now
+        if self._stream.isatty():
+            self._write(f"{self._stage} ...{left}")
+
+    def end(self, name):
+        now = time.monotonic()
+        self._finish(now, "")
+        self._write(f"{name} took {now - self.began:.0f} s\n")
+
+    def clear(self):
+        """Takes the line away: what comes is an error's."""
+        if self._stage is not None and self._stream.isatty():
+            self._write("")
+        self._stage = None
+
+    def _finish(self, now, left):
+        if self._stage is not None and not self._stream.isatty():
+            self._stream.write(f"{self._stage}: {now - self._stage_began:.1f} s{left}\n")
+            self._stream.flush()
+        self._stage = None
+
+    def _write(self, text):
+        """Writes a line over the one before it."""
+        over = "\r\x1b[K" if self._stream.isatty() else ""
+        self._stream.write(f"{over}{text}")
+        self._stream.flush()

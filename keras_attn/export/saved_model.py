@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras_attn.export.fingerprint import write_fingerprint
 from keras_attn.files import folder_aside, remove_abandoned
 from keras_attn.ops import clamping_scope
+from keras_attn.terminal import stage
 
 
 def export_saved_model(folder, signatures, models=(), resources=(), add_files=None):
@@ -52,14 +53,20 @@ def export_saved_model(folder, signatures, models=(), resources=(), add_files=No
         module.resources = list(resources)
         functions = {}
         with clamping_scope():  # One bad row must not fail the others of a batch.
-            for name, (function, specs) in signatures.items():
+            for number, (name, (function, specs)) in enumerate(signatures.items()):
+                stage(
+                    f"tracing {name}, {number + 1} of {len(signatures)}",
+                    done=0.1 + 0.5 * number / len(signatures),
+                )
                 traced = tf.function(function, input_signature=specs, autograph=False, jit_compile=False)
                 # Traced once: the same trace is called and saved.
                 functions[name] = traced.get_concrete_function()
         # Nobody trains an export: it needs no gradients of our own formulas, which would be traced here.
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        stage("saving the graph and the weights", done=0.6)
         tf.saved_model.save(module, str(built), signatures=functions, options=options)
         if add_files is not None:
+            stage("answering examples, for the warm-up and the README", done=0.75)
             add_files(built, functions)
         write_fingerprint(built)
         return _move_into_place(built, folder)

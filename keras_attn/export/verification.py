@@ -22,6 +22,7 @@ from keras_attn.export.serving_files import (
     read_warmup_requests,
     read_xla_buckets,
 )
+from keras_attn.terminal import stage
 
 
 class Check(typing.NamedTuple):
@@ -35,6 +36,8 @@ class Check(typing.NamedTuple):
 # Every signature is run on these, alone and together, and on an empty batch.
 TEXTS = ("", "4th of July 2016", "a b c " * 200, "emoji 😀, ümläut", {"b64": "Y2Fm6SD//g=="})
 
+# So many of the examples that export has recorded are compared with Python.
+_MOST_OWN_EXAMPLES = 8
 # How much attention scores may differ.
 _TOLERANCE = 1e-4
 # The share of a token's attention that may be elsewhere, on average, where activations are rounded. Python computes a
@@ -58,7 +61,8 @@ def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=No
         texts: Strings to feed to every string input; bytes, of images for example, or bytes as `{"b64": str}`, which
             `expected` is not given.
         expected: Function from a list of strings and bytes to the answers that `serving_default` must give when every string
-            input is given these, for example the `default_answers` of a task.
+            input is given these, for example the `default_answers` of a task. Beside `texts`, the model's own examples are
+            compared: what export has recorded in the warm-up.
         expected_attention: Function from such a list to a request to the signature `attention`, a dict of lists by the names
             of its inputs, the answers it must have, a list of dicts of arrays without padding, and whether the model rounds its
             activations: the `attention_answers` of a task. It is for versions that have this signature.
@@ -75,6 +79,7 @@ def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=No
     assert not any(check.problems for check in checks)
     ```
     """
+    stage("checking the files", done=0.1)
     folder = pathlib.Path(folder)
     files = Check("files", list(_file_problems(folder)))
     if files.problems:
@@ -112,15 +117,25 @@ def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=No
     warmup, requests = _warmup(folder, signatures, buckets)
     checks += [_batching(folder), warmup]
 
+    stage("running every signature and the warm-up as a server would", done=0.15)
     runs = _signature_runs(signatures, [_in_json(text) for text in texts]) + _warmup_runs(requests)
-    run_checks = _run_checks(folder, runs, xla=xla)
+    compared = [text for text in texts if isinstance(text, str | bytes)]  # `expected` is given no base64
+    own = [text for text in _own_examples(requests) if text not in compared]
+    compared += own
+    if expected is not None and "serving_default" in signatures:
+        # In the same process: to load a version and to prepare its graph takes longer than to answer.
+        runs.append(_answers_run(signatures["serving_default"], compared))
+    run_checks, answers = _run_checks(folder, runs, xla=xla)
     checks += run_checks
     if expected is None or any(check.problems for check in run_checks):
         return checks
-    texts = [text for text in texts if isinstance(text, str | bytes)]  # `expected` is given no base64
-    problems = _answer_problems(folder, signatures, texts, expected, xla)
-    checks.append(Check("answers", list(problems)))
+    stage("answering the same in Python, and comparing", done=0.8)
+    problems = _answer_problems(compared, answers, expected)
+    note = f"compared for {len(compared)} inputs, of which {len(own)} are this model's own, from its warm-up"
+    checks.append(Check("answers", list(problems), [note]))
     if expected_attention is not None and "attention" in signatures:
+        stage("comparing the attention scores", done=0.9)
+        texts = [text for text in texts if isinstance(text, str | bytes)]
         problems = _attention_problems(folder, texts, expected_attention, quantization is not None)
         checks.append(Check("answers of attention", list(problems)))
     return checks
@@ -337,15 +352,44 @@ def _warmup_runs(requests):
     return runs
 
 
+def _own_examples(requests):
+    """What export has recorded as typical of this model: the first inputs of its warm-up, a list of strings and bytes."""
+    examples = []
+    for name, inputs in requests:
+        if name != "serving_default":
+            continue
+        for array in inputs.values():
+            if array.dtype.hasobject:
+                examples += array.ravel().tolist()
+    examples = [_as_text(example) for example in dict.fromkeys(examples)]
+    return examples[:_MOST_OWN_EXAMPLES]
+
+
+def _as_text(value):
+    """Bytes as a string, if they are UTF-8; an image is not."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _answers_run(signature, texts):
+    request = {
+        "signature": "serving_default",
+        "inputs": _inputs(signature, [_in_json(text) for text in texts]),
+    }
+    return _Run("run of serving_default", f"{len(texts)} texts", request, len(texts))
+
+
 def _run_checks(folder, runs, xla):
-    """A `Check` for each kind of run, all in one process."""
+    """A `Check` for each kind of run, all in one process; and the `outputs` of the last run, None if it gives none."""
     requests = [run.request for run in runs]
     timeout = _time_limit(folder, len(runs), xla)
     try:
         answers = run_saved_model(folder, requests, timeout=timeout, xla=xla)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         # TensorFlow's output is long; the error is at its end.
-        return [Check("loading", [" ".join(str(error).split())[-600:]])]
+        return [Check("loading", [" ".join(str(error).split())[-600:]])], None
     problems = {run.check: [] for run in runs}
     notes = {}
     for run, answer in zip(runs, answers):
@@ -357,7 +401,8 @@ def _run_checks(folder, runs, xla):
             problems[run.check].append(f"{run.name} are answered with {lengths}.")
         elif run.size and run.request["signature"] == "serving_default":
             notes[run.check] = _sample(run.request["inputs"], answer["outputs"])
-    return [Check(name, problems[name], notes.get(name, ())) for name in problems]
+    checks = [Check(name, problems[name], notes.get(name, ())) for name in problems]
+    return checks, answers[-1].get("outputs", {}).get("outputs")
 
 
 def _time_limit(folder, num_runs, xla):
@@ -401,10 +446,8 @@ def _neutral_value(info):
     return 1.0 if info.dtype == tf.float32.as_datatype_enum else 1
 
 
-def _answer_problems(folder, signatures, texts, expected, xla):
-    inputs = _inputs(signatures["serving_default"], [_in_json(text) for text in texts])
-    (answer,) = run_saved_model(folder, [{"inputs": inputs}], timeout=300, xla=xla)
-    for text, one, other in zip(texts, answer["outputs"]["outputs"], expected(texts)):
+def _answer_problems(texts, answers, expected):
+    for text, one, other in zip(texts, answers, expected(texts), strict=True):
         if not _are_same(one, other):
             yield f"{_short(text)} is answered with {_short(one)}, and as {_short(other)} in Python."
 

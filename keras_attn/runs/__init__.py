@@ -1,5 +1,6 @@
 """Training runs, from a recipe and data to a translator. The command line and the examples use it."""
 
+from keras_attn.runs import next_command
 from keras_attn.runs.combined_translators import average_translator, ensemble_translators
 from keras_attn.runs.data import (
     DataSplits,
@@ -27,6 +28,7 @@ from keras_attn.runs.task_commands import (
     show_task,
     translate_lines,
     verify,
+    version_folder,
     write_shortlist,
 )
 from keras_attn.runs.text_settings import fit_text_recipe
@@ -57,6 +59,7 @@ __all__ = [
     "free_folder",
     "generate_texts",
     "is_for_any_files",
+    "next_command",
     "open_pairs",
     "open_splits",
     "resumable_fit",
@@ -67,5 +70,6 @@ __all__ = [
     "train",
     "translate_lines",
     "verify",
+    "version_folder",
     "write_shortlist",
 ]

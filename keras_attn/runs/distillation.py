@@ -16,6 +16,7 @@ from keras_attn.data.text_files import Rows, checksum
 from keras_attn.files import folder_digest, replaced_folder, restored_folder
 from keras_attn.huggingface import checkpoint_folder
 from keras_attn.layers.layer_slots import run_without_values
+from keras_attn.runs import next_command
 from keras_attn.runs.combined_translators import load_ensemble
 from keras_attn.runs.data import as_corpora
 from keras_attn.runs.pair_settings import FittedRecipe, fit_recipe
@@ -152,6 +153,13 @@ class DistillationRun(TranslationRun):
 
     def data_names(self):
         return {**super().data_names(), "teachers": "the folders of the teachers"}
+
+    def next_command(self):
+        example = next(iter(self.examples()), None)
+        was_stopped = self.stop_signals.received is not None
+        return next_command.after_distillation(
+            self.folder, example, is_low=self.is_low, was_stopped=was_stopped
+        )
 
     def prepare(self):
         if not self.recipe.distill.get("teachers"):

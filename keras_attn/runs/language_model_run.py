@@ -32,6 +32,8 @@ _SEEDS = 2**31  # a seed of drawing is an int32, one of a run goes up to 2**32 -
 class LanguageModelRun(TrainingRun):
     """Trains a decoder-only model on a text; the result is a `TextGenerator`."""
 
+    result_name = "text_generator"
+
     def describe_data(self):
         described = {}
         for split, text in self.data._asdict().items():
@@ -161,9 +163,6 @@ class LanguageModelRun(TrainingRun):
     def seconds_of_the_end(self):
         # Nothing is searched for: the last evaluations take as long as the others.
         return self.num_evaluations() * self.plan.validation_seconds
-
-    def command_to_try(self, folder):
-        return f"keras-attn generate {folder} 'To be'"
 
     def save_result(self):
         self.generator.save(self.folder / "text_generator")

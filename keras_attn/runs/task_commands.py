@@ -24,7 +24,7 @@ from keras_attn.runs.run_folder import example_texts
 from keras_attn.runs.shortlists import evaluate_shortlist, shortlist_of
 from keras_attn.tasks import TextGenerator, Translator, checkpoint_folder, load_task
 from keras_attn.tasks.loading import holds_checkpoint
-from keras_attn.terminal import printable, say_aside, write_answer
+from keras_attn.terminal import printable, say_aside, stage, write_answer
 from keras_attn.text.characters import are_many
 
 _LINES_AT_ONCE = 1024
@@ -342,6 +342,7 @@ def export_task(
             "--xla, --examples, --signatures, --attention and --verify are for a SavedModel. "
             f"Received: --format {format}."
         )
+    stage("reading the task", done=0.0)
     if examples is None and not _is_task(task):
         examples = example_texts(task)
     elif examples is not None:
@@ -374,13 +375,14 @@ def verify(version, task=None, *, ignored_fields=None):
 
     Example: `runs.verify("saved_models/dates", "runs/dates")`
     """
+    stage("reading the task", done=0.0)
     if task is not None:
         task = _as_task(task, None, _given(ignored_fields=ignored_fields))
-    version = _version_folder(version)
-    return verify_saved_model(version) if task is None else task.verify(version)
+    folder = version_folder(version)
+    return verify_saved_model(folder) if task is None else task.verify(folder)
 
 
-def _version_folder(folder):
+def version_folder(folder):
     """The folder, or the newest version in the folder of a model."""
     folder = pathlib.Path(folder)
     versions = [path.parent for path in folder.glob("*/saved_model.pb") if path.parent.name.isdecimal()]

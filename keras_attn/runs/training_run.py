@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from keras_attn.files import locked_folder, remove_unfinished, replaced_folder, restored_folder
 from keras_attn.models import assign_weights, average_weights, read_weights, save_weights, write_weights
+from keras_attn.runs import next_command
 from keras_attn.runs.data import free_folder, shared_notes
 from keras_attn.runs.optimizer import make_optimizer
 from keras_attn.runs.progress import (
@@ -78,6 +79,7 @@ class TrainingRun:
     """
 
     label_padding = 0  # the label that marks padding
+    result_name = None  # of the folder in which the result is saved
 
     def __init__(self, recipe, data, folder, verbose, processes):
         self.processes = processes
@@ -90,6 +92,7 @@ class TrainingRun:
         self.results = {}
         self.weights_metadata = {}  # what is written with the weights of an epoch
         self.score_before = None  # training
+        self.is_low = False  # whether the answers are hardly related to the references
         self.created = time.monotonic()
         self.plan = RunPlan(self)
         self.stop_signals = StopSignals(enabled=processes.count == 1)
@@ -160,24 +163,19 @@ class TrainingRun:
             if self.film and (page := self.film.write(self.result)):
                 self.say(f"What it attends to, epoch by epoch: {page}")
             self.say(f"Trained for {self.results['training_seconds']:.0f} s. {self.where()}.")
-            for command in self.next_commands():
-                self.say(f"  {command}")
+            self.say(self.next_command())
         self.results["ended"] = self.stop_signals.received is None
         self.write_record()
         if self.results["ended"]:
             self.clean_up()
 
-    def next_commands(self):
-        """What a user may do next, commands to copy."""
-        folder = shlex.quote(str(self.folder))
-        export = shlex.quote(f"saved_models/{self.folder.name}")
-        curves = shlex.quote(str(self.folder / "tensorboard"))
-        return [
-            self.command_to_try(folder),
-            f"keras-attn serve {folder}",
-            f"keras-attn export {folder} {export}",
-            f"tensorboard --logdir {curves}",
-        ]
+    def next_command(self):
+        """What a user may do next, a line with a command to copy."""
+        example = next(iter(self.examples()), None)
+        was_stopped = self.stop_signals.received is not None
+        return next_command.after_training(
+            self.folder, self.result_name, example, is_low=self.is_low, was_stopped=was_stopped
+        )
 
     def clean_up(self):
         """Removes what only a run that goes on needs."""

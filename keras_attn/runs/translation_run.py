@@ -52,6 +52,8 @@ class TranslationRun(TrainingRun):
         start: The `Translator` that `recipe.start_from` names, or None if it is to be loaded.
     """
 
+    result_name = "translator"
+
     def __init__(self, recipe, data, folder, verbose, processes, start=None):
         super().__init__(recipe, data, folder, verbose, processes)
         self.start = start
@@ -337,11 +339,9 @@ class TranslationRun(TrainingRun):
                 advice = advice_on_a_low_score(
                     evaluation, as_corpora(self.data.train), self.scores(), self.progress.updates
                 )
+        self.is_low = bool(advice)
         if advice:
             self.say(f"\n{advice}\n")
-
-    def command_to_try(self, folder):
-        return f'echo "..." | keras-attn translate {folder}'
 
     def clean_up(self):
         # The token ids are as large as the data. They are removed only after the run has ended: a run that is

@@ -22,7 +22,7 @@ import keras
 from keras_attn.export.fingerprint import fingerprint_problems
 from keras_attn.files import folder_aside, folder_digest, remove_abandoned
 from keras_attn.ops import processor_flags
-from keras_attn.terminal import say
+from keras_attn.terminal import say, stage, stages_shown
 
 try:
     import fcntl
@@ -77,7 +77,10 @@ def cached_export(folder, name, load, options=None):
     say(f"Exporting {folder} to {place / name} ...")
     remove_abandoned(cache)
     with folder_aside(place) as built:
-        load(folder, **options).export(built / name)
+        with stages_shown("the export"):
+            stage("reading the task", done=0.0)
+            task = load(folder, **options)
+            task.export(built / name)
         if content_of(folder) != content:
             raise ValueError(f"{folder} was changed while it was exported. Try again.")
         (built / _LOCK).touch()
