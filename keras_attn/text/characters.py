@@ -10,6 +10,7 @@ _BLANK = r"[\pZ\p{Cc}\p{Cf}]+"
 _BLANK_CATEGORIES = {"Zs", "Zl", "Zp", "Cc", "Cf", "Cs"}
 _NUM_CODE_POINTS = 0x110000
 _TEXTS_AT_ONCE = 4096
+_CHARACTERS_AT_ONCE = 1 << 20  # a text may be a whole corpus
 _MANY = 4  # a quarter of a text
 
 
@@ -33,7 +34,9 @@ def characters_of(texts):
     is_there = np.zeros(_NUM_CODE_POINTS, bool)
     for start in range(0, len(texts), _TEXTS_AT_ONCE):
         block = "".join(texts[start : start + _TEXTS_AT_ONCE])
-        is_there[np.frombuffer(block.encode("utf-32-le", "surrogatepass"), "<u4")] = True
+        for begin in range(0, len(block), _CHARACTERS_AT_ONCE):
+            part = block[begin : begin + _CHARACTERS_AT_ONCE].encode("utf-32-le", "surrogatepass")
+            is_there[np.frombuffer(part, "<u4")] = True
     characters = map(chr, np.flatnonzero(is_there).tolist())
     return "".join(one for one in characters if unicodedata.category(one) not in _BLANK_CATEGORIES)
 

@@ -52,6 +52,7 @@ def test_characters_are_sorted_and_without_white_space():
     assert characters_of([]) == ""
     many = ["ab"] * 5000 + ["猫"]
     assert characters_of(many) == "ab猫"
+    assert characters_of(["a" * (1 << 20) + "ü"]) == "aü"
 
 
 @pytest.mark.parametrize(
