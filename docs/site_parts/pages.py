@@ -47,6 +47,8 @@ CHAPTERS = {
     "Project": ["README", "CONTRIBUTING", "CHANGELOG"],
     "Archive": ["docs/archive/*"],
 }
+# Entries of the sidebar that do not have the page's own title: that of README is the library's name.
+SIDEBAR_NAMES = {"README": "README </README>"}
 # Pages that other pages link to, and that the sidebar does not list.
 UNLISTED = ("examples/*", "saved_models/*")
 # Pages whose Python cells the build runs, in order, in a kernel of their own, and whose outputs it shows.
@@ -156,7 +158,7 @@ def contents(pages):
     """The tables of contents of the site's first page."""
     return "".join(
         f"\n```{{toctree}}\n:hidden:\n:caption: {chapter}\n\n"
-        + "".join(f"/{page}\n" for page in chosen)
+        + "".join(SIDEBAR_NAMES.get(page, f"/{page}") + "\n" for page in chosen)
         + "```\n"
         for chapter, chosen in chapters(pages).items()
         if chosen

@@ -3,17 +3,20 @@
 import functools
 import http.server
 import importlib
+import inspect
 import os
 import pathlib
 import re
 import subprocess
 import sys
 import threading
+import types
 
 import check_site
 import pytest
 from helpers_markdown import code_blocks
-from site_parts.api import ROOMS, public_names
+from site_parts import navigation
+from site_parts.api import ROOMS, public_names, write_pages
 from site_parts.docstrings import to_restructured_text
 from site_parts.pages import as_notebook, chapters, is_executed, linked_files, with_links_to_files
 
@@ -55,6 +58,40 @@ def test_each_public_object_has_one_page():
             if callable(value):
                 rooms.setdefault(value, []).append(f"{room}.{name}")
     assert [names for names in rooms.values() if len(names) > 1] == []
+
+
+def test_the_index_of_the_reference_has_a_sentence_for_each_module_and_class(tmp_path):
+    write_pages(tmp_path / "api")
+    index = (tmp_path / "api" / "index.rst").read_text(encoding="utf-8")
+    assert "   * - :doc:`Pooling </docs/api/layers/Pooling>`\n     - One vector for each sequence," in index
+    for room in ROOMS:
+        module = importlib.import_module(f"keras_attn.{room}")
+        assert re.search(rf"``keras_attn\.{room}``\. \w.{{20}}", index)
+        page = (tmp_path / "api" / f"{room}.rst").read_text(encoding="utf-8")
+        for name in public_names(module):
+            link = f":doc:`{name} </docs/api/{room}/{name}>`"
+            assert link in index
+            sentence = page.partition(f"{link}\n     - ")[2].partition("\n")[0]
+            assert len(sentence) > 1, name
+            if inspect.isclass(getattr(module, name)):
+                assert f"{link}\n     - {sentence}\n" in index
+
+
+def test_pages_that_the_sidebar_does_not_list_share_one_in_a_folder():
+    made = []
+
+    def tree(page):
+        context = {"toctree": lambda **options: made.append((page, options)) or f"tree of {page}"}
+        navigation._share_sidebar(app, page, "page.html", context, None)
+        return context["toctree"](collapse=False)
+
+    environment = types.SimpleNamespace(toctree_includes={"index": ["a/listed", "a/other"]})
+    configuration = types.SimpleNamespace(root_doc="index")
+    app = types.SimpleNamespace(env=environment, config=configuration, sidebars_of_unlisted_pages={})
+    assert tree("a/one") == tree("a/two") == "tree of a/one"
+    assert tree("b/one") == "tree of b/one"
+    assert [tree(page) for page in ("a/listed", "index")] == ["tree of a/listed", "tree of index"]
+    assert len(made) == 4
 
 
 @pytest.mark.extended
