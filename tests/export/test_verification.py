@@ -253,6 +253,20 @@ def test_a_good_warmup_is_read_and_run(warmed_up):
     assert not any(checks.values())
 
 
+@pytest.mark.extended
+def test_the_models_own_examples_are_compared(warmed_up):
+    asked = []
+
+    def expected(texts):
+        asked.extend(texts)
+        return [len(text) - 5 for text in texts]  # an option is 1, and each of five ids is -1
+
+    *_, check = verify_saved_model(warmed_up[0], ["a"], expected)
+    assert asked == ["a", "bc"]
+    assert check.problems == []
+    assert "2 inputs, of which 1 are this model's own" in check.notes[0]
+
+
 def test_a_corrupt_warmup_fails_with_its_reason(warmed_up, capsys):
     folder, _ = warmed_up
     path = folder / WARMUP_FILE

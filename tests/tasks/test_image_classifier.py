@@ -316,7 +316,8 @@ def test_a_bad_row_of_an_export_has_a_status_and_leaves_its_batch_mates_alone(se
 def test_an_export_that_answers_otherwise_is_found(served):
     task, folder = served
     (wrong,) = verify_saved_model(folder, task.verification_inputs(), lambda rows: ["zebra"] * len(rows))[-1:]
-    assert len(wrong.problems) == len(task.verification_inputs())
+    # Its own examples, which its warm-up has, are wrong too.
+    assert len(wrong.problems) >= len(task.verification_inputs())
 
 
 def test_an_export_has_warmup_requests_of_its_examples(served):
