@@ -33,12 +33,12 @@ def make_functional_model():
     embedding = TokenEmbedding(VOCABULARY_SIZE, HIDDEN_DIM)
 
     x = embedding(encoder_token_ids)
-    x = x + SinusoidalPositionEncoding()(x)
+    x = x + SinusoidalPositionEncoding()(x, padding_mask=encoder_padding_mask)
     for _ in range(2):
         x = EncoderBlock(**BLOCK)(x, padding_mask=encoder_padding_mask)
 
     y = embedding(decoder_token_ids)
-    y = y + SinusoidalPositionEncoding()(y)
+    y = y + SinusoidalPositionEncoding()(y, padding_mask=decoder_padding_mask)
     for _ in range(2):
         y = DecoderBlock(**BLOCK)(
             y, x, decoder_padding_mask=decoder_padding_mask, encoder_padding_mask=encoder_padding_mask
@@ -64,11 +64,11 @@ class Reverser(keras.Model):
         encoder_padding_mask = keras.ops.not_equal(inputs["encoder_token_ids"], PAD)
         decoder_padding_mask = keras.ops.not_equal(inputs["decoder_token_ids"], PAD)
         x = self.embedding(inputs["encoder_token_ids"])
-        x = x + self.position_encoding(x)
+        x = x + self.position_encoding(x, padding_mask=encoder_padding_mask)
         for block in self.encoder_blocks:
             x = block(x, padding_mask=encoder_padding_mask, training=training)
         y = self.embedding(inputs["decoder_token_ids"])
-        y = y + self.position_encoding(y)
+        y = y + self.position_encoding(y, padding_mask=decoder_padding_mask)
         for block in self.decoder_blocks:
             y = block(
                 y,

@@ -233,6 +233,8 @@ def processed_by_hand(
     **others,
 ):
     """The log-probabilities after a prefix, one sentence of `DecodingOptions` after the other."""
+    unknown = set(others) - {"wu_length_penalty", "exact_stopping", "early_stopping"}
+    assert not unknown, f"processed_by_hand has no rule for {unknown}: docs/change_one_thing.md"
     processed = np.array(log_probabilities, "float64")
     for token in set(prefix):
         processed[token] *= repetition_penalty

@@ -52,6 +52,8 @@ MARKS = {
     **dict.fromkeys({*PEERS, *LONG}, pytest.mark.slow),
     **dict.fromkeys(LONGER_THAN_MOST, pytest.mark.extended),
 }
+# Modules that are imported for the classes or operations that they register.
+REGISTER = {"keras_attn", "my_layers", "tensorflow_text"}
 # Programs that are not ours, whose options are not checked; the files they are given are.
 OTHERS = set("cat cd curl docker echo git ls mv oxlint pytest ruff source tensorboard".split())
 OUR_FOLDERS = (".ci/", "docs/", "examples/", "keras_attn/", "tests/")
@@ -98,6 +100,33 @@ def run_python(blocks, name):
     for block in blocks:
         if block.language == "python":
             exec(compile("\n" * (block.line - 1) + block.code, name, "exec"), namespace)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_what_the_blocks_import_is_used(document):
+    blocks = code_blocks((ROOT / document).read_text(encoding="utf-8"))
+    trees = [ast.parse(block.code) for block in blocks if block.language == "python"]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    aliases = [name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for name in node.names]
+    imported = {(name.asname or name.name).partition(".")[0] for name in aliases}
+    assert imported - REGISTER <= {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+POSITIONS_ADDED = re.compile(
+    r"\+ (?:\w+\.)*\w*(?:PositionEncoding|PositionEmbedding|position_encoding|encoding)(?:\([^()]*\))?\((\w+)\)"
+)
+
+
+@pytest.mark.parametrize(
+    "path", [*DOCUMENTS, *sorted(f"examples/{p.name}" for p in (ROOT / "examples").glob("*.py"))]
+)
+def test_positions_that_are_added_with_a_plus_get_the_mask(path):
+    """Keras drops a mask at `+`, so a mask is there at all only if it is passed: to the blocks, and to the positions too."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    codes = [text]
+    if path.endswith(".md"):
+        codes = [block.code for block in code_blocks(text) if block.language == "python"]
+    assert not [code for code in codes if "padding_mask=" in code and POSITIONS_ADDED.search(code)]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -40,7 +40,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
     `reduction`).
 
     Args:
-        label_smoothing: Float in `[0, 1)`, the probability mass spread over the vocabulary.
+        label_smoothing: Float in `[0, 1)`, the probability mass spread over the vocabulary. The default, 0, smooths nothing: it is
+            plain cross-entropy. Vaswani et al. have 0.1.
         pad_token_id: Integer, the label that marks padding. It may lie outside the vocabulary.
         reduction: `"mean_with_sample_weight"`, or `"sum"` of the weighted values: with the weights from
             `keras_attn.data.TranslationBatches`, this is the mean over a whole update, for any number of

@@ -1,5 +1,6 @@
 """The pages of runs and results, and the film, show what the records say."""
 
+import base64
 import json
 import re
 import shutil
@@ -49,6 +50,12 @@ def test_the_scores_of_the_results_are_means_of_the_linked_records():
 
 
 @pytest.mark.extended
+def test_the_film_holds_the_page_as_it_is():
+    picture = base64.b64encode((make_film.DOCS / "screenshots" / "page_light.png").read_bytes()).decode()
+    film = (make_film.DOCS / "film.svg").read_text(encoding="utf-8")
+    assert picture in film, "python docs/make_film.py"
+
+
 def test_the_film_shows_what_was_printed():
     assert (make_film.DOCS / "film.svg").read_text(encoding="utf-8") == make_film.film(), (
         "python docs/make_film.py"

@@ -14,7 +14,7 @@ import types
 
 import check_site
 import pytest
-from helpers_markdown import code_blocks
+from helpers_markdown import code_blocks, links
 from site_parts import navigation
 from site_parts.api import ROOMS, public_names, write_pages
 from site_parts.docstrings import to_restructured_text
@@ -177,6 +177,37 @@ def test_every_page_is_in_one_chapter():
     assert sorted(found) == sorted({*pages, "docs/api/index"} - {"docs/index"})
     assert "docs/new_page" in chapters(pages)["More"]
     assert chapters([*pages, "examples/serving/README"]) == chapters(pages)
+
+
+@pytest.mark.parametrize(
+    ("first_page", "without"), [("docs/index.md", ("Archive", "Reference", "Project")), ("README.md", None)]
+)
+def test_the_first_pages_lead_to_every_page(first_page, without):
+    """All pages, from the site's; from the README's, which is short, those that a person comes from, or builds for."""
+    path = ROOT / first_page
+    linked = {(path.parent / target.partition("#")[0]).resolve() for target in links(path.read_text("utf-8"))}
+    found = chapters([page.removesuffix(".md") for page in PAGES])
+    if without is None:
+        wanted = [
+            *found["Come from"],
+            *(f"docs/{name}" for name in ("time_series", "recommenders", "images")),
+        ]
+    else:
+        wanted = [page for chapter, chosen in found.items() if chapter not in without for page in chosen]
+    assert not [page for page in wanted if (ROOT / f"{page}.md").resolve() not in linked]
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 110
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/learn/")])
+def test_a_page_that_draws_says_where_its_pictures_are(page):
+    """Its pictures are made when the site is built, so who reads the file sees none."""
+    text = (ROOT / page).read_text("utf-8")
+    assert ("GitHub shows this page without its pictures." in text) == bool(
+        re.search(r"plt\.show|plot_", text)
+    )
 
 
 def test_a_page_becomes_a_notebook():

@@ -384,7 +384,8 @@ def test_a_value_out_of_range_is_refused(given, message):
 def test_every_option_is_tested_here_or_with_sampling():
     sampling = {name for name, option in OPTIONS.items() if option.acts_on == "draws"}
     assert sampling == {"temperature", "top_k", "top_p", "min_p", "seed"}
-    assert set(OPTIONS) == {*VALUES, "coverage_penalty"} | sampling
+    tested = {*VALUES, "coverage_penalty"} | sampling
+    assert set(OPTIONS) == tested, "a new option needs a line in VALUES: docs/change_one_thing.md"
 
 
 def test_declared_neutral_values_are_those_of_the_first_row():
@@ -396,7 +397,7 @@ def test_declared_neutral_values_are_those_of_the_first_row():
 
 def test_every_option_is_in_the_documentation_and_the_docstring():
     for text in ((DOCS / "decoding.md").read_text("utf-8"), DecodingOptions.__doc__):
-        assert not [name for name in OPTIONS if name not in text]
+        assert not [name for name in OPTIONS if name not in text], "a row in the table of docs/decoding.md"
 
 
 def test_declarations_are_read_without_keras():
