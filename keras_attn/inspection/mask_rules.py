@@ -20,7 +20,7 @@ class Declarations:
         self.padding = dict(implicit_masks)
         for name, mask in _by_input_name("padding", padding, inputs).items():
             self.padding[name] = _mask(name, mask, inputs)
-        self.causal = list(_by_input_name("causal", _as_keys(causal), inputs))
+        self.causal = list(_by_input_name("causal", _as_keys(causal, inputs), inputs))
         self.segments = {}
         for name, ids in _by_input_name("segments", segments, inputs).items():
             self.segments[name] = _positional("segments", name, ids, inputs)
@@ -134,11 +134,13 @@ def check_inputs(inputs):
             )
 
 
-def _as_keys(causal):
+def _as_keys(causal, inputs):
     if isinstance(causal, str):
         causal = [causal]
     if not isinstance(causal, (collections.abc.Iterable, type(None))):
-        raise ValueError(f"`causal` must be a list of names of inputs. Received: causal={causal!r}.")
+        raise ValueError(
+            f"`causal` must be a list of names of the model's inputs, {list(inputs)}. Received: causal={causal!r}."
+        )
     return dict.fromkeys(causal or ())
 
 
@@ -146,7 +148,8 @@ def _by_input_name(argument, values, inputs):
     """An argument that is a dict by names of inputs, checked."""
     if not isinstance(values, (collections.abc.Mapping, type(None))):
         raise ValueError(
-            f"`{argument}` must be a dict from names of inputs to arrays. Received: {argument}={values!r}."
+            f"`{argument}` must be a dict from names of the model's inputs, {list(inputs)}, to arrays. "
+            f"Received: {argument}={values!r}."
         )
     values = dict(values or {})
     if len(inputs) == 1 and "inputs" in values:  # a single input may be called so, whatever its name

@@ -242,8 +242,8 @@ def head_kinds(maps, token_ids=None):
     tenth of its length). `broad` is the row's entropy relative to that of an even row. Maps with as many queries as keys are taken for
     self-attention.
 
-    A row with one key to choose from says nothing and is left out, such as a causal mask's first; so are pads' rows.
-    Under a causal mask there is no `next`.
+    A row with one key to choose from says nothing and is left out, such as a causal mask's first. So are pads, before or
+    after the tokens: positions without attention, in their rows and their columns. Under a causal mask there is no `next`.
 
     Args:
         maps: Array (B, N, T, S) of one layer, or `AttentionMaps` or a dict of them.

@@ -1,6 +1,7 @@
 """The base of encoder and decoder blocks: their arguments, the sub-layers that are built or given, and their common steps."""
 
 import functools
+import inspect
 
 import keras
 from keras import ops
@@ -26,6 +27,7 @@ class Block(Slotted, keras.layers.Layer):
 
     # The constructor arguments that take a layer.
     _SLOTS = ("self_attention", "feed_forward", "norm", "self_attention_norm")
+    _ADVICE_FOR_LISTS = ""
     _IS_TRACED = True  # `compute_output_shape` does not describe scores and caches
 
     def __init__(
@@ -82,7 +84,23 @@ class Block(Slotted, keras.layers.Layer):
         for name in kwargs:
             if self._advice(name) and not has_argument(self, name):
                 raise TypeError(self._unknown(name, "a call"))
+        names = inspect.signature(self.call).parameters
+        self._check_given(dict(zip(names, args)) | kwargs)
         return super().__call__(*args, **kwargs)
+
+    def _check_given(self, arguments):
+        """Refuses a call before the block is built for it: the next call may be right.
+
+        Args:
+            arguments: Dict from names to what was given.
+        """
+        name = self._MASK_ARGUMENTS[0][0]
+        sequence = arguments.get(name)
+        if isinstance(sequence, (list, tuple)) and any(hasattr(item, "shape") for item in sequence):
+            raise ValueError(
+                f"`{name}` must be one tensor (B, T, D). Received: {len(sequence)} in a {type(sequence).__name__}."
+                f"{self._ADVICE_FOR_LISTS}"
+            )
 
     def _advice(self, name):
         """What to do in place of passing an argument of this name, which other layers have, or None."""

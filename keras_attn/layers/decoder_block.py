@@ -89,8 +89,8 @@ class DecoderBlock(Block):
 
     Raises:
         ValueError: for an argument out of range, for arguments that contradict each other, for a mask of the wrong
-            shape, for sequences of other axes, for a call argument that a given layer does not have, and for a call with an encoder
-            sequence of a block built without one, or the reverse.
+            shape, for sequences of other axes, for a call argument that a given layer does not have, for a call with an encoder
+            sequence of a block built without one, or the reverse, and for arguments of an encoder or a cache without it.
 
     Example:
 
@@ -107,6 +107,9 @@ class DecoderBlock(Block):
     """
 
     _SLOTS = (*Block._SLOTS, "cross_attention")
+    _ADVICE_FOR_LISTS = (
+        " To attend to an encoder's output, pass two arguments: `block(decoder_sequence, encoder_sequence)`."
+    )
     _MASK_ARGUMENTS = (
         ("decoder_sequence", "decoder_padding_mask", "decoder_attention_mask", "decoder_segment_ids"),
         ("encoder_sequence", "encoder_padding_mask", "encoder_attention_mask", "encoder_segment_ids"),
@@ -300,6 +303,22 @@ class DecoderBlock(Block):
             key_positions = successive_positions(key_length)
         return query_positions, key_positions
 
+    def _check_given(self, arguments):
+        super()._check_given(arguments)
+        given = {name for name, value in arguments.items() if value is not None}
+        if not given & {"encoder_sequence", "cross_attention_cache"}:
+            for name in ("padding_mask", "attention_mask", "positions", "segment_ids"):
+                if f"encoder_{name}" in given:
+                    raise ValueError(
+                        f"`encoder_{name}` needs `encoder_sequence`. For the block's own sequence pass `decoder_{name}`. "
+                        "Received: encoder_sequence=None."
+                    )
+        if "self_attention_cache_update_index" in given and "self_attention_cache" not in given:
+            raise ValueError(
+                "`self_attention_cache_update_index` needs `self_attention_cache`. Make one with `block.empty_cache`. "
+                "Received: self_attention_cache=None."
+            )
+
     def _check_call(self, decoder_sequence, encoder_sequence, call):
         self._check_axes("self_attention", "decoder_sequence", decoder_sequence.shape)
         if encoder_sequence is not None:
@@ -339,11 +358,8 @@ class DecoderBlock(Block):
 
     def _check_segments(self, decoder_segment_ids, encoder_segment_ids):
         if self.cross_attention_layer is None:
-            if encoder_segment_ids is not None:
-                raise ValueError(
-                    "`encoder_segment_ids` must be None: the block was built without an encoder sequence."
-                )
-        elif (decoder_segment_ids is None) != (encoder_segment_ids is None):
+            return
+        if (decoder_segment_ids is None) != (encoder_segment_ids is None):
             raise ValueError(
                 "`decoder_segment_ids` and `encoder_segment_ids` must be given together: cross-attention compares "
                 "them. Received one of them."

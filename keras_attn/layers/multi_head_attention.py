@@ -456,6 +456,10 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
     def _check_call(self, masks, positions, cache):
         if cache is not None:
             self._check_cache(cache, masks, positions)
+        elif positions.cache_update_index is not None:
+            raise ValueError(
+                "`cache_update_index` needs `cache`. Make one with `layer.empty_cache`. Received: cache=None."
+            )
         if len(self._layout.attended) > 1 and positions.are_used:
             raise ValueError(
                 "`use_causal_mask`, `sliding_window`, `rotary_embedding` and `position_bias` need one axis to attend "

@@ -15,7 +15,7 @@ import numpy as np
 from keras_attn.files import replaced_file
 from keras_attn.plots.explorer_data import MAX_TOKENS, Encoded, packed, thumbnail
 from keras_attn.plots.figures import printable
-from keras_attn.plots.head_kinds import head_kinds, name_of_kind
+from keras_attn.plots.head_kinds import head_kinds, name_of_kind, real_tokens
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STYLES = ("base.css", "explorer.css")
@@ -436,8 +436,11 @@ def _seen(scores, group):
         special_keys = None
     heads = []
     # Head by head, since maps of thousands of tokens are large.
-    for head in scores:
-        kinds = head_kinds(head[np.newaxis, np.newaxis], group["isSelf"], token_ids, special_keys)
+    maps = [np.asarray(head)[np.newaxis, np.newaxis] for head in scores]
+    of_heads = [real_tokens(head, group["isSelf"]) for head in maps]
+    tokens = [np.any(masks, axis=0) for masks in zip(*of_heads)]
+    for head in maps:
+        kinds = head_kinds(head, group["isSelf"], token_ids, special_keys, tokens)
         kinds = {kind: round(float(score), 4) for kind, [score] in kinds.items() if not np.isnan(score)}
         heads.append({"kind": name_of_kind(kinds), "scores": kinds})
     return {"thumbnails": packed(thumbnails), "size": list(thumbnails.shape[1:]), "heads": heads}

@@ -357,15 +357,34 @@ def test_a_prefix_goes_before_what_is_forbidden():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"min_length": -1}, "`min_length` must be at least 0. Received: -1 to -1."),
+        ({"min_length": -1}, "`min_length` must be at least 0. Received: -1.$"),
         ({"max_length": 0}, "`max_length` must be at least 1."),
-        ({"no_repeat_ngram_size": -1}, "`no_repeat_ngram_size` must be at least 0. Received: -1 to -1."),
+        (
+            {"no_repeat_ngram_size": [-2, -1, 0, 1, 2]},
+            "`no_repeat_ngram_size` must be at least 0. Received: -2 to 2.",
+        ),
+        (
+            {"no_repeat_ngram_size": 1.5},
+            "`no_repeat_ngram_size` must be an integer. Received: no_repeat_ngram_size=1.5.",
+        ),
+        (
+            {"no_repeat_ngram_size": "x"},
+            "`no_repeat_ngram_size` must be an integer. Received: no_repeat_ngram_size='x'.",
+        ),
+        ({"seed": float("nan")}, "`seed` must be an integer. Received: seed=nan."),
+        (
+            {"stop_token_ids": [5, 6.5]},
+            r"`stop_token_ids` must be integers. Received: stop_token_ids=\[5, 6.5\].",
+        ),
+        ({"top_p": "x"}, "`top_p` must be a number. Received: top_p='x'."),
+        ({"renormalize": "x"}, "`renormalize` must be True or False. Received: renormalize='x'."),
+        ({"renormalize": 2}, "`renormalize` must be True or False. Received: renormalize=2."),
         ({"repetition_penalty": 0.0}, "`repetition_penalty` must be at least 1e-06."),
         ({"seed": 2**31}, f"`seed` must fit into int32. Received: seed={2**31}."),
         ({"stop_token_ids": [5, 2**40]}, "`stop_token_ids` must fit into int32."),
         ({"repetition_penalty": float("nan")}, "`repetition_penalty` must be a number. Received: nan."),
         ({"wu_length_penalty": [0.0, 1.0, float("nan"), 0.0, 0.0]}, "`wu_length_penalty` must be a number."),
-        ({"top_p": 1.5}, r"`top_p` must be in \[0, 1\]. Received: 1.5 to 1.5."),
+        ({"top_p": 1.5}, r"`top_p` must be in \[0, 1\]. Received: 1.5.$"),
         ({"temperature": -0.1}, "`temperature` must be at least 0."),
         ({"num_beams": [1, 2]}, "`num_beams` must have a value for each of the 5 rows. Received: 2 of them."),
         (
@@ -377,27 +396,44 @@ def test_a_prefix_goes_before_what_is_forbidden():
     ids=str,
 )
 def test_a_value_out_of_range_is_refused(given, message):
-    with pytest.raises(ValueError, match=message):
-        DecodingOptions(**given).per_row(5)
+    for check in (lambda options: options.per_row(5), lambda options: options.row_arrays([1, 0], 5)):
+        with pytest.raises(ValueError, match=message):
+            check(DecodingOptions(**given))
+
+
+def test_an_integer_as_a_float_is_taken():
+    """As JSON may have it."""
+    values = DecodingOptions(no_repeat_ngram_size=3.0, renormalize=1, stop_token_ids=[]).per_row(2)
+    assert ops.convert_to_numpy(values.no_repeat_ngram_size).tolist() == [3, 3]
+    assert ops.convert_to_numpy(values.renormalize).tolist() == [True, True]
 
 
 def test_every_option_is_tested_here_or_with_sampling():
     sampling = {name for name, option in OPTIONS.items() if option.acts_on == "draws"}
-    assert sampling == {"temperature", "top_k", "top_p", "min_p", "seed"}
+    assert sampling == {"temperature", "top_k", "top_p", "min_p", "seed"}, (
+        'An option that `acts_on="draws"` needs a test in tests/generation/test_sampling.py. Then add it to this set.'
+    )
     tested = {*VALUES, "coverage_penalty"} | sampling
-    assert set(OPTIONS) == tested, "a new option needs a line in VALUES: docs/change_one_thing.md"
+    assert set(OPTIONS) == tested, (
+        f"For each of {sorted(set(OPTIONS) ^ tested)}: add five values to VALUES, the first of them the neutral one, a row to "
+        "the table of docs/decoding.md, and the rule to `beam_search_by_hand` or `processed_by_hand` in "
+        "tests/helpers_generation.py: docs/change_one_thing.md."
+    )
 
 
 def test_declared_neutral_values_are_those_of_the_first_row():
     """0 of two options stands for what the search has, in requests alone."""
     for name in set(VALUES) - {"num_beams", "max_length"}:
         first = np.unique(neutral(name))
-        assert OPTIONS[name].neutral == first or (name, first) == ("min_length", 1)
+        assert OPTIONS[name].neutral == first or (name, first) == ("min_length", 1), (
+            f"VALUES[{name!r}] must begin with the neutral value that `DecodingOptions` declares, {OPTIONS[name].neutral}."
+        )
 
 
 def test_every_option_is_in_the_documentation_and_the_docstring():
     for text in ((DOCS / "decoding.md").read_text("utf-8"), DecodingOptions.__doc__):
-        assert not [name for name in OPTIONS if name not in text], "a row in the table of docs/decoding.md"
+        missing = [name for name in OPTIONS if name not in text]
+        assert not missing, f"Add to the table of docs/decoding.md a row for each of {missing}."
 
 
 def test_declarations_are_read_without_keras():

@@ -248,10 +248,16 @@ def test_two_inputs_of_equal_values_and_of_equal_lengths():
             r"must have the shape \(2, 7\).*Received: shape \(2, 3\)",
         ),
         ({"padding": {"token_ids": SOURCE}}, "`padding` must hold booleans"),
-        ({"padding": SOURCE != 0}, "`padding` must be a dict from names of inputs to arrays"),
+        (
+            {"padding": SOURCE != 0},
+            r"`padding` must be a dict from names of the model's inputs, \['token_ids'\], to arrays",
+        ),
         ({"segments": "token_ids"}, "`segments` must be a dict.*Received: segments='token_ids'"),
         ({"causal": "ids"}, r"`causal` must name inputs.*Received: \['ids'\]"),
-        ({"causal": True}, "`causal` must be a list of names of inputs. Received: causal=True"),
+        (
+            {"causal": True},
+            r"`causal` must be a list of names of the model's inputs, \['token_ids'\]. Received: causal=True",
+        ),
         ({"modes": ("fast",)}, r"`modes` must be one of \['dropout', 'eager', 'graph'"),
     ],
 )

@@ -156,6 +156,37 @@ def test_pads_and_rows_without_a_choice_do_not_count():
     np.testing.assert_allclose(inspection.head_kinds(scores)["previous"], expected, rtol=1e-6)
 
 
+def padded_maps(scores, queries, keys):
+    """The maps of texts with pads: so many before and after the queries, and the keys."""
+    return np.pad(scores, [(0, 0), (0, 0), queries, keys])
+
+
+@pytest.mark.parametrize("pads", [(2, 0), (0, 2), (1, 3)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_head_has_the_same_kinds_wherever_the_pads_are(pads, causal):
+    ids = np.array([[7, 9, 30, 7, 9, 30], [8, 8, 5, 5, 8, 5]])
+    scores = random_scores(2, 3, 6, 6, causal=causal)
+    # A pad's id may be that of a token.
+    padded_ids = np.pad(ids, [(0, 0), pads], constant_values=8)
+    expected = inspection.head_kinds(scores, ids)
+    assert set(expected) >= {"first", "previous", "own", "local", "induction", "broad"}
+    for kind, found in inspection.head_kinds(padded_maps(scores, pads, pads), padded_ids).items():
+        np.testing.assert_allclose(found, expected[kind], rtol=1e-6, err_msg=kind)
+    across = random_scores(2, 3, 5, 13)
+    expected = inspection.head_kinds(across)
+    for kind, found in inspection.head_kinds(padded_maps(across, pads, pads[::-1])).items():
+        np.testing.assert_allclose(found, expected[kind], rtol=1e-6, err_msg=kind)
+
+
+def test_texts_of_one_batch_have_their_own_first_tokens():
+    short, long = random_scores(1, 3, 4, 4), random_scores(1, 3, 7, 7)
+    batch = np.concatenate([padded_maps(short, (3, 0), (3, 0)), long])
+    for kind, asked in {"first": (3, 6), "previous": (3, 6), "next": (3, 6), "own": (4, 7)}.items():
+        alone = [inspection.head_kinds(scores)[kind] for scores in (short, long)]
+        expected = np.average(alone, axis=0, weights=asked)
+        np.testing.assert_allclose(inspection.head_kinds(batch)[kind], expected, rtol=1e-6)
+
+
 def test_cross_attention_has_kinds_of_its_own_and_mappings_are_answered_by_key():
     kinds = inspection.head_kinds({"cross": random_scores(2, 3, 5, 7), "own": random_scores(2, 3, 5, 5)})
     assert set(kinds["cross"]) == {"first", "diagonal", "broad"}

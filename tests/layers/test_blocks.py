@@ -478,9 +478,6 @@ def test_segments_of_one_side_alone_are_refused(x, source):
         ValueError, match="`decoder_segment_ids` and `encoder_segment_ids` must be given together"
     ):
         block(x, source, decoder_segment_ids=np.ones((B, T), "int32"))
-    alone = DecoderBlock(11, 3)
-    with pytest.raises(ValueError, match="`encoder_segment_ids` must be None"):
-        alone(x, encoder_segment_ids=np.ones((B, T), "int32"))
 
 
 # --- Refusals that need a call ---
@@ -508,6 +505,36 @@ def test_a_cross_attention_without_an_encoder_sequence_is_refused(x):
     block = DecoderBlock(11, 3, cross_attention=MultiHeadAttention(2, 5))
     with pytest.raises(ValueError, match="`cross_attention` needs an encoder sequence to attend to"):
         block(x)
+
+
+@pytest.mark.parametrize("name", ["padding_mask", "attention_mask", "positions", "segment_ids"])
+def test_what_is_said_of_an_encoder_needs_its_sequence(name, x, source):
+    block = DecoderBlock(11, 3)
+    message = (
+        f"`encoder_{name}` needs `encoder_sequence`. For the block's own sequence pass `decoder_{name}`."
+    )
+    with pytest.raises(ValueError, match=message):
+        block(x, **{f"encoder_{name}": np.ones((B, T), "int32")})
+    # The refused call has not built the block without cross-attention.
+    assert block(x, source, encoder_padding_mask=SOURCE_MASK).shape == x.shape
+
+
+def test_an_index_into_a_cache_needs_the_cache(x):
+    with pytest.raises(ValueError, match="`self_attention_cache_update_index` needs `self_attention_cache`"):
+        DecoderBlock(11, 3)(x, self_attention_cache_update_index=2)
+    with pytest.raises(ValueError, match="`cache_update_index` needs `cache`"):
+        MultiHeadAttention(2, 5)(x, x, cache_update_index=2)
+
+
+def test_a_list_of_sequences_is_refused(x, source):
+    with pytest.raises(
+        ValueError, match=r"Received: 2 in a list\. .*pass two arguments: `block\(decoder_sequence, "
+    ):
+        DecoderBlock(11, 3)([x, source])
+    with pytest.raises(
+        ValueError, match=r"`inputs` must be one tensor \(B, T, D\). Received: 2 in a tuple.$"
+    ):
+        EncoderBlock(11, 3)((x, x))
 
 
 # --- Blocks that hold a layer, through the harness ---

@@ -152,6 +152,18 @@ def test_the_policy_lets_only_the_pages_own_script_and_style_in():
     )
 
 
+@pytest.mark.parametrize("pads", [(2, 0), (0, 2)])
+def test_heads_have_the_same_kinds_wherever_the_pads_are(rng, pads):
+    scores = softmax_scores(rng, 3, 5, 5)
+    padded = np.pad(scores, [(0, 0), pads, pads])
+    tokens = ["<pad>"] * pads[0] + WORDS + ["<pad>"] * pads[1]
+    [expected, heads] = [
+        parsed({"layer": maps}, words).data["groups"][0]["seen"][0][0]["heads"]
+        for maps, words in ((scores, WORDS), (padded, tokens))
+    ]
+    assert heads == expected
+
+
 def test_kinds_are_read_from_names_or_given(rng):
     source, target = ["▁a", "b", "</s>"], ["<s>", "▁x", "y", "z", "w"]
     maps = {

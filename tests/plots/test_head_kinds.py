@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers_explorer import softmax_scores
 
-from keras_attn.plots.head_kinds import head_kinds, name_of_kind
+from keras_attn.plots.head_kinds import head_kinds, name_of_kind, real_tokens
 
 TOKENS = ["<s>", "the", "dog", "saw", "the", "cat", "and", "the", "dog", "<s>", "."]
 TOKEN_IDS = np.array([[sorted(set(TOKENS)).index(token) for token in TOKENS]])
@@ -106,6 +106,18 @@ def test_a_causal_mask_leaves_the_first_query_no_choice(rng):
     padded[2:, 2:] = scores
     assert kinds_of_one(padded)["own"] == pytest.approx(kinds["own"])
     assert kinds_of_one(padded)["previous"] == pytest.approx(kinds["previous"])
+
+
+def test_a_layers_heads_tell_together_which_keys_are_tokens():
+    """A head that looks at one key alone is not taken for one in which the keys before it are pads."""
+    one_key = np.eye(7)[[5] * 7]
+    layer = np.stack([one_key, np.full((7, 7), 1 / 7)])[np.newaxis]
+    tokens = real_tokens(layer, False)
+    assert [mask.all() for mask in tokens] == [True, True]
+    kinds = kinds_of_one(one_key, is_self=False, tokens=tokens)
+    assert (kinds["first"], kinds["broad"]) == (0, 0)
+    first = np.eye(9)[[2] * 9] * (np.arange(9) > 1)[:, None]
+    assert kinds_of_one(first)["first"] == 1
 
 
 def test_even_heads_are_broad_and_cross_attention_has_a_diagonal():
