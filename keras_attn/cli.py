@@ -42,10 +42,14 @@ def run(options):
 
 def _train(files=(), data=None, **words):
     from keras_attn import runs
+    from keras_attn.data.text_pairs import OneColumnError
 
     if files and data:
         raise ValueError("Give the files once: either as arguments or with --data.")
-    runs.train(data or files or None, **words)
+    try:
+        runs.train(data or files or None, **words)
+    except OneColumnError as error:
+        raise ValueError(f"{error} For a language model, add --language-model.") from error
 
 
 def _distill(**words):

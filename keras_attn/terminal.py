@@ -40,6 +40,20 @@ def printable_line(text):
     return printable(" ".join(str(text).split()))
 
 
+def counted(number, noun):
+    """A number and what it counts, `1 pair` or `1,000 pairs`: the noun is one that takes an s.
+
+    Example:
+
+    ```python
+    assert counted(1, "pair") == "1 pair"
+    assert counted(0.5, "minute") == "0.5 minutes"
+    ```
+    """
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{shown} {noun}" if number == 1 else f"{shown} {noun}s"
+
+
 def say(text):
     """Prints a text to the terminal, or to whatever reads the command's output, with its control characters written out."""
     print(printable(text), flush=True)

@@ -24,6 +24,7 @@ import keras_attn_cli
 from keras_attn import ImageClassifier, TextGenerator, Translator
 from keras_attn.generation import DecodingOptions
 from keras_attn.models import save_weights
+from keras_attn.runs import recipe_fields
 from keras_attn.tasks import Shortlist
 
 
@@ -602,3 +603,26 @@ def test_a_generator_is_exported_and_verified(generator_folder, generator, tmp_p
 def test_a_generator_is_exported_as_a_saved_model_alone(generator_folder, generator, tmp_path, capsys):
     command = ["export", str(generator_folder), str(tmp_path / "play"), "--format", "onnx"]
     refused(command, "A text generator is exported as a SavedModel", capsys)
+
+
+def test_only_train_names_the_option_of_plain_text(tmp_path, translator, capsys):
+    file = tmp_path / "train.words"
+    file.write_text("one\ntwo\n", encoding="utf-8")
+    translator.save(tmp_path / "translator")
+    for command in (["train", file], ["evaluate", tmp_path / "translator", "--data", file]):
+        assert keras_attn_cli.main(list(map(str, command))) == 2
+        error = capsys.readouterr().err
+        assert f"give two files: {file} and its translations." in error
+        assert ("--language-model" in error) == (command[0] == "train")
+
+
+def test_help_says_what_the_data_of_each_command_is_for():
+    purposes = {
+        "train": "train on",
+        "distill": "train on",
+        "evaluate": "evaluate on",
+        "shortlist": "count words in",
+    }
+    for command, purpose in purposes.items():
+        options = dict(recipe_fields.options_of(command))
+        assert options["--data"]["help"].startswith(f"what to {purpose}: `dates`")

@@ -12,6 +12,7 @@ from keras_attn.data.batch_plan import batch_by_tokens, checked_boundaries, find
 from keras_attn.data.seeded_batches import SeededBatches
 from keras_attn.data.text_pairs import TextPairs
 from keras_attn.data.token_pairs import PairForm, RaggedIds, row_lengths, sample_pairs, tokenize_once
+from keras_attn.terminal import counted
 
 BUCKET_BOUNDARIES = (8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256)
 
@@ -278,7 +279,7 @@ class TranslationBatches(SeededBatches):
             shown = ", ".join(map(str, lines[:_LINES_IN_REPORT]))
             if len(lines) > _LINES_IN_REPORT:
                 shown += f" and {len(lines) - _LINES_IN_REPORT:,} more"
-            text += f" Too long, and left out of {name}: {len(lines):,} pairs, line {shown}."
+            text += f" Too long, and left out of {name}: {counted(len(lines), 'pair')}, line {shown}."
         return text
 
     def _make_plan(self, epoch):

@@ -7,6 +7,10 @@ import pathlib
 from keras_attn.data.text_files import Column, Lines
 
 
+class OneColumnError(ValueError):
+    """A file that was to hold pairs has one column: it is one side of them, or plain text."""
+
+
 @dataclasses.dataclass(frozen=True)
 class TextPairs:
     """Sentences in one language and their translations, pair by pair.
@@ -129,13 +133,15 @@ def read_tsv(file):
         if line.count("\t") != 1:
             num_columns = line.count("\t") + 1
             received = "1 column" if num_columns == 1 else f"{num_columns} columns"
-            hint = ""
-            if number == num_columns == 1:
-                hint = " For a language model, plain text is read with --language-model."
-            raise ValueError(
+            message = (
                 f"{file}, line {number}: a line must have two columns, source and target, with one tab between. "
-                f"Received: {received}.{hint}"
+                f"Received: {received}."
             )
+            if number == num_columns == 1:
+                raise OneColumnError(
+                    f"{message} If the translations are in a file of their own, give two files: {file} and its translations."
+                )
+            raise ValueError(message)
     sources = Column(lines, 0)
     targets = Column(lines, 1)
     _refuse_blank(sources, file, "source column")

@@ -22,7 +22,7 @@ from keras_attn.export.serving_files import (
     read_warmup_requests,
     read_xla_buckets,
 )
-from keras_attn.terminal import stage
+from keras_attn.terminal import counted, stage
 
 
 class Check(typing.NamedTuple):
@@ -119,10 +119,10 @@ def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=No
 
     stage("running every signature and the warm-up as a server would", done=0.15)
     runs = _signature_runs(signatures, [_in_json(text) for text in texts]) + _warmup_runs(requests)
-    compared = [text for text in texts if isinstance(text, str | bytes)]  # `expected` is given no base64
-    own = [text for text in _own_examples(requests) if text not in compared]
-    compared += own
-    if expected is not None and "serving_default" in signatures:
+    own = _own_examples(requests)
+    # The model's own come first, so that one of them is shown. `expected` is given no base64.
+    compared = own + [text for text in texts if isinstance(text, str | bytes) and text not in own]
+    if (expected is not None or own) and "serving_default" in signatures:
         # In the same process: to load a version and to prepare its graph takes longer than to answer.
         runs.append(_answers_run(signatures["serving_default"], compared))
     run_checks, answers = _run_checks(folder, runs, xla=xla)
@@ -339,7 +339,7 @@ def _signature_runs(signatures, texts):
     for name, signature in signatures.items():
         for batch in ([], texts[:1], texts[1:2], texts):
             request = {"signature": name, "inputs": _inputs(signature, batch)}
-            runs.append(_Run(f"run of {name}", f"{len(batch)} texts", request, len(batch)))
+            runs.append(_Run(f"run of {name}", counted(len(batch), "text"), request, len(batch)))
     return runs
 
 
@@ -348,7 +348,7 @@ def _warmup_runs(requests):
     for index, (name, inputs) in enumerate(requests):
         request = {"signature": name, "inputs": {key: to_json(array) for key, array in inputs.items()}}
         size = max((len(array) for array in inputs.values() if array.ndim), default=0)
-        runs.append(_Run("run of the warm-up", f"request {index}, {size} texts", request, size))
+        runs.append(_Run("run of the warm-up", f"request {index}, {counted(size, 'text')}", request, size))
     return runs
 
 
@@ -378,7 +378,7 @@ def _answers_run(signature, texts):
         "signature": "serving_default",
         "inputs": _inputs(signature, [_in_json(text) for text in texts]),
     }
-    return _Run("run of serving_default", f"{len(texts)} texts", request, len(texts))
+    return _Run("run of serving_default", counted(len(texts), "text"), request, len(texts))
 
 
 def _run_checks(folder, runs, xla):

@@ -158,7 +158,7 @@ class DistillationRun(TranslationRun):
         example = next(iter(self.examples()), None)
         was_stopped = self.stop_signals.received is not None
         return next_command.after_distillation(
-            self.folder, example, is_low=self.is_low, was_stopped=was_stopped
+            self.folder, example, advice=self.advice, was_stopped=was_stopped
         )
 
     def prepare(self):

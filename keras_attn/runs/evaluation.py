@@ -1,5 +1,6 @@
 """How good a translator or a language model is, and what to say of a low score."""
 
+import collections
 import dataclasses
 import math
 
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from keras_attn.data import consecutive_windows
 from keras_attn.tasks.other_backends import function_of_arrays
+from keras_attn.terminal import counted
 from keras_attn.training import corpus_bleu, corpus_chrf, exact_match, token_negative_log_likelihood
 from keras_attn.training.metrics import check_bleu_tokenizer
 
@@ -50,7 +52,7 @@ class Evaluation:
         if self.bleu == 0 and self.exact_match > 0:
             bleu += " (no text has the 4 words that it needs)"
         lines = [
-            f"{self.name}: {self.num_pairs:,} pairs, {decoding}",
+            f"{self.name}: {counted(self.num_pairs, 'pair')}, {decoding}",
             bleu,
             f"  chrF {self.chrf:.2f}  {self.chrf_signature}",
             f"  exact match {self.exact_match:.2f} %",
@@ -121,8 +123,12 @@ def _note_on_tokenised(references):
     )
 
 
+Advice = collections.namedtuple("Advice", ["text", "rows"])
+Advice.__doc__ = """What to say of a low score: a text, and the rows of the page "When a run is bad" that are about its causes."""
+
+
 def advice_on_a_low_score(evaluation, pairs, scores, num_updates):
-    """The likely causes of a low score, as a text; an empty one if the score is not low.
+    """The likely causes of a low score, as an `Advice`; None if the score is not low.
 
     Args:
         evaluation: `Evaluation` on the validation data.
@@ -131,18 +137,24 @@ def advice_on_a_low_score(evaluation, pairs, scores, num_updates):
         num_updates: Integer, the updates of the training.
     """
     if any(getattr(evaluation, name) >= low for name, low in _LOW.items()):
-        return ""
+        return None
     causes = []
+    rows = []
     num_pairs = sum(map(len, pairs))
     if num_pairs < FEW_PAIRS:
-        causes.append(f"{num_pairs:,} training pairs are few: a translator learns from thousands.")
+        training_pairs = counted(num_pairs, "training pair")
+        verb = "is" if num_pairs == 1 else "are"
+        causes.append(f"{training_pairs} {verb} few: a translator learns from thousands.")
+        rows.append("few pairs")
     if not _lengths_agree(pairs):
         causes.append(
             "The lengths of sources and targets do not go together. Check that line i of one file is the translation "
             "of line i of the other."
         )
+        rows.append("wrong pairs, shifted files")
     if num_updates < FEW_UPDATES:
         causes.append(f"{num_updates:,} updates are few. Give more epochs (--epochs) or time (--minutes).")
+        rows.append("few updates")
     elif len(scores) > 1 and max(scores) == scores[-1]:
         causes.append("The score was still rising when training ended. Give more epochs (--epochs).")
     if not causes:
@@ -151,7 +163,7 @@ def advice_on_a_low_score(evaluation, pairs, scores, num_updates):
             "help, and so may a smaller model or vocabulary."
         )
     title = f"These translations are hardly related to the references (BLEU {evaluation.bleu:.1f}). Likely causes:"
-    return "\n".join([title] + [f"  - {cause}" for cause in causes])
+    return Advice("\n".join([title] + [f"  - {cause}" for cause in causes]), rows)
 
 
 def _lengths_agree(pairs):

@@ -134,6 +134,7 @@ class LanguageModelRun(TrainingRun):
         for split in ("validation", "test"):
             if getattr(self.data, split) is None:
                 continue
+            self.say(f"Evaluating {getattr(self.data, split).name} ...")
             evaluation = self.evaluation(split)
             self.results[split] = dataclasses.asdict(evaluation) | {
                 "perplexity": evaluation.perplexity,

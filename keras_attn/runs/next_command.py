@@ -5,35 +5,36 @@ import shlex
 
 from keras_attn.terminal import printable_line
 
-_BAD_RUN = "docs/when_a_run_is_bad.md"
+_BAD_RUN = "When a run is bad"  # the title of a page
 # The commands that try what a run makes, by the folder in which it lies.
 _TRY = {"translator": "translate", "text_generator": "generate"}
 
 
-def after_training(folder, kind, example, *, is_low=False, was_stopped=False):
+def after_training(folder, kind, example, *, advice=None, was_stopped=False):
     """What comes after a run of training, a line.
 
     Args:
         folder: Path of the run.
         kind: String, "translator" or "text_generator".
         example: String, a text of the run's data; or None.
-        is_low: Boolean, whether the answers are hardly related to the references.
+        advice: `Advice` if the answers are hardly related to the references, else None.
         was_stopped: Boolean, whether the run was stopped before its end.
 
     Example: `after_training("runs/dates", "translator", "4th of July 2016")`
     """
     if was_stopped:
         return _line(["train", "--recipe", folder, "--output", folder], "go on from where it stopped")
-    if is_low:
-        return f"Next: {_BAD_RUN} says what to change, and in which order."
+    if advice is not None:
+        row = f', row "{advice.rows[0]}"' if advice.rows else ""
+        return f'Next: read "{_BAD_RUN}" in the documentation{row}.'
     return _line([_TRY[kind], folder, printable_line(example or "...")], "try it")
 
 
-def after_distillation(folder, example, *, is_low=False, was_stopped=False):
+def after_distillation(folder, example, *, advice=None, was_stopped=False):
     """What comes after a run in which a student was trained, a line."""
     if was_stopped:
         return _line(["distill", "--recipe", folder, "--output", folder], "go on from where it stopped")
-    return after_training(folder, "translator", example, is_low=is_low)
+    return after_training(folder, "translator", example, advice=advice)
 
 
 def after_combining(folder):

@@ -14,6 +14,7 @@ import numpy as np
 from keras_attn.runs.data import as_corpora
 from keras_attn.runs.evaluation import FEW_PAIRS
 from keras_attn.runs.recipe import Recipe
+from keras_attn.terminal import counted
 from keras_attn.text import SentencePieceTokenizer
 
 # The most lines that are read to learn what the data are like, evenly spaced.
@@ -186,7 +187,7 @@ class Choices:
         if self.recipe.warmup_steps >= total:
             raise ValueError(
                 f"The warm-up must be shorter than the training. Received: warmup_steps={self.recipe.warmup_steps}, and "
-                f"{total:,} updates in {self.recipe.epochs} epochs. Give fewer warm-up steps or more epochs."
+                f"{total:,} updates in {counted(self.recipe.epochs, 'epoch')}. Give fewer warm-up steps or more epochs."
             )
 
 
@@ -200,7 +201,7 @@ class _PairChoices(Choices):
             return
         wanted = max(scale.vocabulary_size, _BASE_VOCABULARY + facts.num_characters + 100)
         size = wanted
-        why = f"{facts.num_pairs:,} pairs"
+        why = f"{counted(facts.num_pairs, 'pair')}"
         if self.recipe.tokenizer in ("bpe", "unigram") and facts.num_pairs <= _LINES_READ:
             size = possible_vocabulary_size(_all_texts(pairs), wanted, self.recipe)
             if size < wanted:
@@ -232,7 +233,7 @@ class _PairChoices(Choices):
         self.explain(
             "model",
             f"{arguments['num_encoder_layers']} + {arguments['num_decoder_layers']} layers of width "
-            f"{arguments['hidden_dim']}, dropout {arguments.get('dropout', 0.1)}: {facts.num_pairs:,} pairs",
+            f"{arguments['hidden_dim']}, dropout {arguments.get('dropout', 0.1)}: {counted(facts.num_pairs, 'pair')}",
             "model",
         )
         self.explain(
@@ -271,11 +272,13 @@ class _PairChoices(Choices):
         self.set(learning_rate=scale.learning_rate, warmup_steps=max(1, min(_MOST_WARMUP_STEPS, total // 10)))
         self.check_warmup(total)
         if self.recipe.minutes:
-            self.explain("training", f"what fits in {self.recipe.minutes:g} minutes, see below", "minutes")
+            self.explain(
+                "training", f"what fits in {counted(self.recipe.minutes, 'minute')}, see below", "minutes"
+            )
             return
         self.explain(
             "training",
-            f"{self.recipe.epochs} epochs of {updates_an_epoch:,} updates, "
+            f"{counted(self.recipe.epochs, 'epoch')} of {updates_an_epoch:,} updates, "
             f"{total / self.updates_a_pass:.0f} times through the data",
             "epochs",
         )

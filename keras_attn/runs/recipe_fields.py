@@ -40,6 +40,7 @@ class Setting:
         help: String, what it is: a sentence for the docstring, the docs and `--help`.
         commands: Names of the commands that have an option for it.
         flag: String, the option, if it is not the field's name.
+        purposes: Dict from the names of commands to what is said in the place of the help's part before its colon.
         new_model_only: Boolean, whether it is about a model and tokenizers that the run makes, so that it means nothing where
             the run begins with others.
         fitted: Boolean, whether it is fitted to the data where nobody sets it.
@@ -52,6 +53,7 @@ class Setting:
     help: str
     commands: tuple = ()
     flag: str | None = None
+    purposes: dict = dataclasses.field(default_factory=dict)
     new_model_only: bool = False
     fitted: bool = False
     planned: bool = False
@@ -250,6 +252,7 @@ class RecipeFields:
         "one TSV file, or plain text files for a language model; in a recipe also a list of several of these",
         commands=WITH_DATA,
         names_data=True,
+        purposes={"evaluate": "what to evaluate on", "shortlist": "what to count words in"},
     )
     data_weights: tuple | None = setting(
         None, NUMBERS, "how often each pair of each of several corpora occurs in an epoch (default: once)"
@@ -500,7 +503,10 @@ def options_of(command):
         declared = field.metadata["setting"]
         if command in declared.commands:
             flag = declared.flag or f"--{field.name.replace('_', '-')}"
-            arguments = {"dest": field.name, "default": None, "help": declared.help.replace("%", "%%")}
+            help = declared.help
+            if command in declared.purposes:
+                help = f"{declared.purposes[command]}:{help.partition(':')[2]}"
+            arguments = {"dest": field.name, "default": None, "help": help.replace("%", "%%")}
             options.append((flag, arguments | declared.kind.option))
     return options
 

@@ -12,6 +12,7 @@ from keras_attn.runs.data import as_corpora
 from keras_attn.runs.pair_settings import Choices, FittedRecipe, PairFacts
 from keras_attn.tasks import Translator, checkpoint_folder, load_task
 from keras_attn.tasks.loading import holds_checkpoint
+from keras_attn.terminal import counted
 
 # Texts of a side that are read to see whether a tokenizer knows them, at even distances.
 _TEXTS_READ = 2000
@@ -107,11 +108,11 @@ class _StartChoices(Choices):
         )
         if self.recipe.minutes:
             return self.explain(
-                "training", f"what fits in {self.recipe.minutes:g} minutes, see below", "minutes"
+                "training", f"what fits in {counted(self.recipe.minutes, 'minute')}, see below", "minutes"
             )
         return self.explain(
             "training",
-            f"{self.recipe.epochs} epochs of {an_epoch:,} updates, fewer if {self.recipe.patience} bring nothing; "
+            f"{counted(self.recipe.epochs, 'epoch')} of {an_epoch:,} updates, fewer if {self.recipe.patience} bring nothing; "
             f"{total / a_pass:.0f} times through the data",
             "epochs",
             "patience",

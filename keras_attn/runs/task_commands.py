@@ -12,6 +12,7 @@ import pathlib
 import sys
 
 import numpy as np
+import tensorflow as tf
 
 from keras_attn.data import read_plain_text
 from keras_attn.data.text_files import Lines
@@ -23,11 +24,15 @@ from keras_attn.runs.evaluation import evaluate, evaluate_text
 from keras_attn.runs.run_folder import example_texts
 from keras_attn.runs.shortlists import evaluate_shortlist, shortlist_of
 from keras_attn.tasks import TextGenerator, Translator, checkpoint_folder, load_task
+from keras_attn.tasks.batches import noted_cuts
 from keras_attn.tasks.loading import holds_checkpoint
 from keras_attn.terminal import printable, say_aside, stage, write_answer
+from keras_attn.text import as_utf8
 from keras_attn.text.characters import are_many
 
 _LINES_AT_ONCE = 1024
+# More tokens than any text has.
+_ANY_LENGTH = 2**31 - 1
 
 Exported = collections.namedtuple("Exported", ["folder", "checks"])
 Exported.__doc__ = """The folder that was written, and the checks of `verify`, a list, or None without."""
@@ -81,18 +86,33 @@ def translate_lines(
         unknown = []
         while lines := list(itertools.islice(source, lines_at_once)):
             batch = [line.removesuffix(b"\n").removesuffix(b"\r") for line in lines]
-            for translation in translator(batch, num_beams=num_beams, length_penalty=length_penalty):
+            with noted_cuts() as cuts:
+                translations = translator(batch, num_beams=num_beams, length_penalty=length_penalty)
+            for translation in translations:
                 line = translation.replace("\n", " ")
                 if target.isatty():
                     line = printable(line)
                 target.write(line.encode("utf-8") + b"\n")
             target.flush()
+            if cuts:
+                _say_too_long(translator, batch, num_lines)
             unknown += _unknown_characters(translator.source_tokenizer, batch, num_lines)
             num_lines += len(batch)
             if is_typed:
                 _say_unknown_characters(unknown, 1)
                 unknown = []
         _say_unknown_characters(unknown, num_lines)
+
+
+def _say_too_long(translator, texts, num_before):
+    """Says which of these texts, before which there were so many, have more tokens than the translator reads."""
+    limit = translator.model.max_sequence_length
+    token_ids, _ = translator.source_token_ids(tf.constant(as_utf8(texts)), longest=_ANY_LENGTH)
+    lengths = token_ids.row_lengths().numpy()
+    for row in np.flatnonzero(lengths > limit):
+        say_aside(
+            f"Line {num_before + row + 1} is too long ({lengths[row]:,} tokens): only the first {limit:,} were read. Split it."
+        )
 
 
 def _unknown_characters(tokenizer, texts, num_before):

@@ -5,6 +5,7 @@ import math
 
 from keras_attn.runs.pair_settings import Choices, FittedRecipe, possible_vocabulary_size
 from keras_attn.runs.recipe import Recipe
+from keras_attn.terminal import counted
 
 _VALIDATIONS = 12
 _MOST_WARMUP_STEPS = 500
@@ -155,11 +156,13 @@ class _TextChoices(Choices):
         self.set(learning_rate=scale.learning_rate, warmup_steps=max(1, min(_MOST_WARMUP_STEPS, total // 20)))
         self.check_warmup(total)
         if self.recipe.minutes:
-            self.explain("training", f"what fits in {self.recipe.minutes:g} minutes, see below", "minutes")
+            self.explain(
+                "training", f"what fits in {counted(self.recipe.minutes, 'minute')}, see below", "minutes"
+            )
             return
         self.explain(
             "training",
-            f"{epochs} epochs of {an_epoch:,} updates, {total / self.updates_a_pass:.1f} times through the text",
+            f"{counted(epochs, 'epoch')} of {an_epoch:,} updates, {total / self.updates_a_pass:.1f} times through the text",
             "epochs",
         )
         self.explain(

@@ -12,6 +12,7 @@ import keras
 
 from keras_attn.compat.keras import synchronize_jax_state
 from keras_attn.runs.evaluation import FEW_UPDATES
+from keras_attn.terminal import counted
 from keras_attn.training import restore_training_state, training_state
 
 # The first updates trace graphs and fill caches; they do not count.
@@ -71,7 +72,7 @@ def planned(recipe, seconds, seconds_an_update):
     if updates < validations:
         raise ValueError(
             f"There is no time to train: an update takes {seconds_an_update:.2g} s here, and {max(0, seconds):.0f} s of "
-            f"the {recipe.minutes:g} minutes are left. Give more minutes, or a smaller model or smaller batches."
+            f"the {counted(recipe.minutes, 'minute')} are left. Give more minutes, or a smaller model or smaller batches."
         )
     an_epoch = math.ceil(updates / validations)
     return recipe.replace(
@@ -86,7 +87,7 @@ def plan_report(recipe, seconds_an_update):
     """The plan of a recipe as a text, with a note if it lets the model learn little."""
     text = (
         f"{1000 * seconds_an_update:.0f} ms an update: {recipe.epochs} epochs of {recipe.steps_per_epoch:,} batches, "
-        f"warm-up {recipe.warmup_steps:,}, for {recipe.minutes:g} minutes."
+        f"warm-up {recipe.warmup_steps:,}, for {counted(recipe.minutes, 'minute')}."
     )
     updates = recipe.epochs * recipe.steps_per_epoch // recipe.gradient_accumulation_steps
     if updates < FEW_UPDATES:
@@ -140,6 +141,17 @@ def planned_rest(rest, most, seconds, costs, *, strict=False):
     if epochs == rest.epochs and updates >= least and not can_grow:
         return None
     return Rest(updates // epochs * epochs, epochs)
+
+
+def new_plan_report(rest, new, seconds, seconds_an_update):
+    """What is said of a new plan: two `Rest`s, and the seconds that are left, which may have been used up."""
+    time_left = "no time is left"
+    if seconds >= 1:
+        time_left = f"{seconds:.0f} s are left"
+    return (
+        f"An update takes {1000 * seconds_an_update:.0f} ms now, and {time_left}: {new.updates:,} more in "
+        f"{counted(new.epochs, 'epoch')}, not {rest.updates:,}, with the schedule to its end."
+    )
 
 
 class RunPlan:
@@ -252,11 +264,7 @@ class RunPlan:
         run.bar.epochs = self.num_epochs
         if progress.batch:  # else it is saved at the end of the epoch
             run.save_state()
-        epochs = "1 epoch" if new.epochs == 1 else f"{new.epochs} epochs"
-        run.say(
-            f"An update takes {1000 * costs.update:.0f} ms now, and {seconds_left:.0f} s are left: {new.updates:,} more in "
-            f"{epochs}, not {rest.updates:,}, with the schedule to its end."
-        )
+        run.say(new_plan_report(rest, new, seconds_left, costs.update))
 
     def _costs(self, rest):
         run = self._run

@@ -92,7 +92,7 @@ class TrainingRun:
         self.results = {}
         self.weights_metadata = {}  # what is written with the weights of an epoch
         self.score_before = None  # training
-        self.is_low = False  # whether the answers are hardly related to the references
+        self.advice = None  # what to say if the answers are hardly related to the references
         self.created = time.monotonic()
         self.plan = RunPlan(self)
         self.stop_signals = StopSignals(enabled=processes.count == 1)
@@ -153,6 +153,7 @@ class TrainingRun:
                 self.load_result()
 
     def finish_run(self):
+        began = time.monotonic()
         with self.processes.alone():
             if self.processes.count > 1:  # the processes share the model's weights
                 self.load_result()
@@ -162,7 +163,13 @@ class TrainingRun:
             self.evaluate()
             if self.film and (page := self.film.write(self.result)):
                 self.say(f"What it attends to, epoch by epoch: {page}")
-            self.say(f"Trained for {self.results['training_seconds']:.0f} s. {self.where()}.")
+            evaluation_seconds = time.monotonic() - began
+            has_time = self.recipe.minutes is None or self.seconds_used() <= 60 * self.recipe.minutes
+            is_low = self.advice is not None
+            report = time_report(
+                self.results["training_seconds"], evaluation_seconds, has_time=has_time, is_low=is_low
+            )
+            self.say(f"{report} {self.where()}.")
             self.say(self.next_command())
         self.results["ended"] = self.stop_signals.received is None
         self.write_record()
@@ -174,7 +181,7 @@ class TrainingRun:
         example = next(iter(self.examples()), None)
         was_stopped = self.stop_signals.received is not None
         return next_command.after_training(
-            self.folder, self.result_name, example, is_low=self.is_low, was_stopped=was_stopped
+            self.folder, self.result_name, example, advice=self.advice, was_stopped=was_stopped
         )
 
     def clean_up(self):
@@ -587,6 +594,7 @@ class TrainingRun:
 
     def validate(self, name):
         """The score of the current weights on validation, and what `p_value` compares."""
+        self.say(f"Evaluating the {name} ...")
         score, compared = self.score(name)
         self.say(f"Validation {self.recipe.metric}, {name}: {score:.4g}")
         return score, compared
@@ -675,6 +683,22 @@ def _kept_weights(average, p_value):
         f"p = {p_value:.2g})",
         p_value,
     )
+
+
+def time_report(training_seconds, evaluation_seconds, *, has_time, is_low):
+    """How long a run took, a sentence; and why, if that is more than `minutes`.
+
+    Args:
+        training_seconds, evaluation_seconds: Floats.
+        has_time: Boolean, whether the run had no `minutes`, or kept to them.
+        is_low: Boolean, whether its answers are hardly related to the references.
+    """
+    if has_time:
+        return f"Trained for {training_seconds:.0f} s."
+    text = f"Trained for {training_seconds:.0f} s, evaluated for {evaluation_seconds:.0f} s: more than `minutes`."
+    if is_low:
+        text += " A model that has not learned to end its answers writes each as long as the limit."
+    return text
 
 
 def _on_epoch_end(function):

@@ -20,6 +20,7 @@ from keras_attn.runs.starting_model import check_tokenizers, load_start, seed_dr
 from keras_attn.runs.tensorboard_logs import perplexity
 from keras_attn.runs.training_run import TrainingRun, compiles_for_shapes
 from keras_attn.tasks import Translator
+from keras_attn.terminal import counted
 from keras_attn.text import (
     ByteTokenizer,
     SentencePieceTokenizer,
@@ -327,11 +328,12 @@ class TranslationRun(TrainingRun):
         return paired_p_value(average, best, references, self.recipe.metric, self.recipe.bleu_tokenize)
 
     def evaluate(self):
-        advice = ""
+        advice = None
         for split in ("validation", "test"):
             pairs = getattr(self.data, split)
             if pairs is None:
                 continue
+            self.say(f"Evaluating {counted(len(pairs), 'pair')} ...")
             evaluation = evaluate(self.translator, pairs, bleu_tokenize=self.recipe.bleu_tokenize)
             self.results[split] = dataclasses.asdict(evaluation)
             self.say(evaluation.report())
@@ -339,9 +341,9 @@ class TranslationRun(TrainingRun):
                 advice = advice_on_a_low_score(
                     evaluation, as_corpora(self.data.train), self.scores(), self.progress.updates
                 )
-        self.is_low = bool(advice)
+        self.advice = advice
         if advice:
-            self.say(f"\n{advice}\n")
+            self.say(f"\n{advice.text}\n")
 
     def clean_up(self):
         # The token ids are as large as the data. They are removed only after the run has ended: a run that is

@@ -270,7 +270,7 @@ def padded(sequences, to_buckets=False):
     return tf.constant(token_ids)
 
 
-_warns_of_cuts = contextvars.ContextVar("warns_of_cuts", default=True)
+_noted_cuts = contextvars.ContextVar("noted_cuts", default=None)
 
 
 @contextlib.contextmanager
@@ -284,11 +284,28 @@ def untold_cuts():
         answers = task(texts)
     ```
     """
-    token = _warns_of_cuts.set(False)
-    try:
+    with noted_cuts():
         yield
+
+
+@contextlib.contextmanager
+def noted_cuts():
+    """Within the block, no warning says that texts are cut; a list of how many, by the call, tells the caller instead.
+
+    Example:
+
+    ```python
+    with noted_cuts() as cuts:
+        answers = task(texts)
+    num_cut = sum(cuts)
+    ```
+    """
+    cuts = []
+    token = _noted_cuts.set(cuts)
+    try:
+        yield cuts
     finally:
-        _warns_of_cuts.reset(token)
+        _noted_cuts.reset(token)
 
 
 def warn_of_cuts(num_cut, num_texts, limit):
@@ -298,7 +315,11 @@ def warn_of_cuts(num_cut, num_texts, limit):
         num_cut, num_texts: Integers, how many texts are cut, of how many.
         limit: String, what is read of them.
     """
-    if not num_cut or not _warns_of_cuts.get():
+    if not num_cut:
+        return
+    cuts = _noted_cuts.get()
+    if cuts is not None:
+        cuts.append(num_cut)
         return
     frame = sys._getframe(1)
     level = 2  # of the caller of the library, for `warnings`

@@ -268,7 +268,7 @@ def test_a_long_list_of_over_long_lines_is_cut_in_the_report_only():
     batches = make_batches(pairs)
     assert batches.over_long == {"pairs": tuple(range(2, 1015))}
     assert batches.report().endswith(": 1,013 pairs, line 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 1,003 more.")
-    assert make_batches(TextPairs(["a", "b" * 31], ["c", "d"])).report().endswith(": 1 pairs, line 2.")
+    assert make_batches(TextPairs(["a", "b" * 31], ["c", "d"])).report().endswith(": 1 pair, line 2.")
     assert "left out" not in make_batches(TextPairs(["a"], ["c"])).report()
 
 

@@ -151,9 +151,10 @@ def test_tsv_bad_lines(tmp_path, line, message):
         read_tsv(write(tmp_path / "x.tsv", f"A dog.\tEin Hund.\n{line}\nc\td\n"))
 
 
-def test_plain_text_is_told_how_it_is_read(tmp_path):
+def test_a_file_of_one_column_is_told_to_come_with_another(tmp_path):
     with pytest.raises(
-        ValueError, match=r"line 1: .*Received: 1 column\. For a language model, .*--language-model\.$"
+        ValueError,
+        match=r"line 1: .*Received: 1 column\. .* give two files: .*x\.txt and its translations\.$",
     ):
         read_tsv(write(tmp_path / "x.txt", "All the world's a stage,\nand all the men\n"))
 

@@ -261,10 +261,10 @@ def test_the_models_own_examples_are_compared(warmed_up):
         asked.extend(texts)
         return [len(text) - 5 for text in texts]  # an option is 1, and each of five ids is -1
 
-    *_, check = verify_saved_model(warmed_up[0], ["a"], expected)
-    assert asked == ["a", "bc"]
+    *_, check = verify_saved_model(warmed_up[0], ["dd"], expected)
+    assert asked == ["a", "bc", "dd"]  # its own first: one of them is shown
     assert check.problems == []
-    assert "2 inputs, of which 1 are this model's own" in check.notes[0]
+    assert "3 inputs, of which 2 are this model's own" in check.notes[0]
 
 
 def test_a_corrupt_warmup_fails_with_its_reason(warmed_up, capsys):

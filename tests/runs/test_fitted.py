@@ -139,13 +139,16 @@ def test_a_low_score_names_the_likely_causes():
     shuffled = list(pairs.targets)
     random.Random(0).shuffle(shuffled)
     unrelated = TextPairs(pairs.sources, shuffled, "unrelated")
-    assert advice_on_a_low_score(dataclasses.replace(LOW, bleu=40.0), [pairs], [1.0], 2000) == ""
-    assert "learned its pairs by heart" in advice_on_a_low_score(LOW, [pairs], [3.0, 2.0], 2000)
-    assert "still rising" in advice_on_a_low_score(LOW, [pairs], [1.0, 2.0], 2000)
-    assert "line i of the other" in advice_on_a_low_score(LOW, [unrelated], [3.0, 2.0], 2000)
-    assert "line i of the other" not in advice_on_a_low_score(LOW, [pairs], [3.0, 2.0], 2000)
-    assert "77 updates are few" in advice_on_a_low_score(LOW, [pairs], [1.0, 2.0], 77)
-    assert "120 training pairs are few" in advice_on_a_low_score(LOW, [pairs_of(120)], [3.0, 2.0], 2000)
+    assert advice_on_a_low_score(dataclasses.replace(LOW, bleu=40.0), [pairs], [1.0], 2000) is None
+    assert "learned its pairs by heart" in advice_on_a_low_score(LOW, [pairs], [3.0, 2.0], 2000).text
+    assert "still rising" in advice_on_a_low_score(LOW, [pairs], [1.0, 2.0], 2000).text
+    assert "line i of the other" in advice_on_a_low_score(LOW, [unrelated], [3.0, 2.0], 2000).text
+    assert "line i of the other" not in advice_on_a_low_score(LOW, [pairs], [3.0, 2.0], 2000).text
+    assert "77 updates are few" in advice_on_a_low_score(LOW, [pairs], [1.0, 2.0], 77).text
+    few = advice_on_a_low_score(LOW, [pairs_of(120)], [3.0, 2.0], 2000)
+    assert "120 training pairs are few" in few.text
+    assert few.rows == ["few pairs"]
+    assert advice_on_a_low_score(LOW, [unrelated], [3.0, 2.0], 2000).rows == ["wrong pairs, shifted files"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import io
 import pathlib
+import re
 import shlex
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 import keras_attn_cli
 from keras_attn.runs import next_command
+from keras_attn.runs.evaluation import Advice
 from keras_attn.terminal import stage, stages_shown
 
 EXAMPLE = "it's 4\x1b o'clock"
@@ -60,10 +62,14 @@ def test_each_next_command_is_one_that_the_parser_takes(line):
     keras_attn_cli.make_parser().parse_args(words)
 
 
-def test_a_bad_run_is_told_where_to_read():
-    line = next_command.after_training("r", "translator", "x", is_low=True)
-    page = next(word for word in line.split() if word.startswith("docs/"))
-    assert pathlib.Path(__file__).parents[2].joinpath(page).is_file()
+@pytest.mark.parametrize("rows", [[], ["few pairs"], ["wrong pairs, shifted files"], ["few updates"]])
+def test_a_bad_run_is_told_where_to_read(rows):
+    line = next_command.after_training("r", "translator", "x", advice=Advice("text", rows))
+    page = pathlib.Path(__file__).parents[2].joinpath("docs", "when_a_run_is_bad.md").read_text("utf-8")
+    title, *named = re.findall('"(.*?)"', line)
+    assert page.startswith(f"# {title}\n")
+    assert named == rows
+    assert all(f"| [{row}](#" in page for row in rows)
 
 
 class Terminal(io.StringIO):

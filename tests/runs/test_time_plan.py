@@ -81,6 +81,17 @@ def slow_after(number, seconds=5.0):
     return lambda updates: 1.0 if updates < number else seconds
 
 
+def test_time_that_is_used_up_is_told_as_such():
+    plan = time_plan.new_plan_report(Rest(40, 4), Rest(1, 1), -2.0, 0.073)
+    assert plan.startswith("An update takes 73 ms now, and no time is left: 1 more in 1 epoch, not 40,")
+    assert "2 s are left" in time_plan.new_plan_report(Rest(40, 4), Rest(20, 2), 2.0, 0.073)
+    report = training_run.time_report
+    assert report(51.2, 180.0, has_time=True, is_low=False) == "Trained for 51 s."
+    late = report(51.2, 180.0, has_time=False, is_low=False)
+    assert late == "Trained for 51 s, evaluated for 180 s: more than `minutes`."
+    assert "as long as the limit" in report(51.2, 180.0, has_time=False, is_low=True)
+
+
 @pytest.mark.extended
 def test_a_machine_that_becomes_slower_ends_in_time_with_its_schedule_complete(tmp_path, monkeypatch):
     clock = Clock(monkeypatch, slow_after(3))

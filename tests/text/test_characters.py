@@ -141,6 +141,17 @@ def _statuses(task, signature, *inputs):
     return [status.decode() for status in answer["status"].numpy()]
 
 
+def test_translate_tells_which_lines_are_cut(monkeypatch, capfd):
+    translator = byte_translator(num_beams=1)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    limit = translator.model.max_sequence_length
+    translate_lines(translator, texts=["Hund", "x" * (limit + 7)])  # END is a token too
+    sentence = f"Line 2 is too long ({limit + 8} tokens): only the first {limit} were read. Split it.\n"
+    assert capfd.readouterr().err == sentence
+    with pytest.warns(UserWarning, match="too long"):
+        translator("x" * (limit + 7))
+
+
 def test_translate_tells_them_on_standard_error(monkeypatch, capfd):
     translator = byte_translator(num_beams=1)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
