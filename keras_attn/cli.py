@@ -6,6 +6,7 @@ import sys
 
 import tensorflow as tf
 
+from keras_attn.files import not_there
 from keras_attn.terminal import printable_line, say, say_aside, say_error, stages_shown
 
 FOUND_SOMETHING = 1
@@ -30,7 +31,7 @@ def run(options):
     except (ValueError, OSError, ImportError, FloatingPointError, tf.errors.OpError) as error:
         message = str(error)
         if isinstance(error, FileNotFoundError) and error.filename is not None:
-            message = f"{error.filename} does not exist. Check the path."
+            message = not_there(error.filename)
         say_error(message)
         return BAD_INPUT
     except KeyboardInterrupt:

@@ -6,6 +6,7 @@ deletes.
 """
 
 import contextlib
+import difflib
 import hashlib
 import itertools
 import json
@@ -194,6 +195,42 @@ def _lock(path):
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
         os.close(descriptor)
+
+
+def not_there(path):
+    """The sentence for a path that does not exist, with the one of nearly the same name that does.
+
+    Args:
+        path: Path.
+
+    Returns:
+        A string.
+
+    Example:
+
+    ```python
+    assert not_there("no/such/file") == "no/such/file does not exist. Check the path."
+    ```
+    """
+    nearest = _nearest(pathlib.Path(path))
+    advice = "Check the path." if nearest is None else f"There is {nearest}."
+    return f"{path} does not exist. {advice}"
+
+
+def _nearest(path):
+    """`path` with each name that does not exist replaced by the nearest one that does; None if there is none."""
+    if path.exists():
+        return path
+    if path.parent == path:
+        return None
+    parent = _nearest(path.parent)
+    try:
+        names = [inner.name for inner in parent.iterdir()] if parent is not None else []
+    except OSError:  # a file, or not to be read
+        return None
+    names = [name for name in names if not name.startswith(".")]
+    found = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
+    return parent / found[0] if found else None
 
 
 def read_json(path):

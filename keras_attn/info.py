@@ -4,7 +4,7 @@ import json
 import math
 import pathlib
 
-from keras_attn.files import read_json
+from keras_attn.files import not_there, read_json
 from keras_attn.huggingface.checkpoint_files import Folder, read_header
 from keras_attn.opennmt.settings import Settings, holds_checkpoint
 from keras_attn.task_registry import declarations
@@ -88,7 +88,9 @@ def describe(folder, check=None):
     """
     folder = pathlib.Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"There is no folder {folder}.")
+        if folder.exists():
+            raise FileNotFoundError(f"{folder} is no folder.")
+        raise FileNotFoundError(not_there(folder))
     if (folder / "config.json").is_file():
         return _checkpoint(folder, check)
     if holds_checkpoint(folder):

@@ -102,7 +102,8 @@ def stage(text, *, done):
 
 @contextlib.contextmanager
 def stages_shown(name):
-    """Within the block, every `stage` is shown on stderr: in a terminal as one line that changes, elsewhere each as a line.
+    """Within the block, every `stage` is shown on stderr: in a terminal as one line that changes, elsewhere each as a
+    line when it begins.
 
     Args:
         name: String, the whole in words, for the last line.
@@ -133,34 +134,30 @@ class _Stages:
         self.began = time.monotonic()
         self._stream = stream
         self._stage = None
-        self._stage_began = self.began
 
     def begin(self, text, done):
         now = time.monotonic()
         left = ""
-        if done:
-            left = f"; about {(now - self.began) * (1 - done) / done:.0f} s left"
-        self._finish(now, left)
+        spent = now - self.began
+        if done and spent >= 1:
+            left = f"about {spent * (1 - done) / done:.0f} s left"
         self._stage = printable_line(text)
-        self._stage_began = now
         if self._stream.isatty():
-            self._write(f"{self._stage} ...{left}")
+            more = f"; {left}" if left else ""
+            self._write(f"{self._stage} ...{more}")
+            return
+        more = f" ({', '.join(filter(None, [f'{spent:.0f} s so far', left]))})" if spent >= 1 else ""
+        self._write(f"{self._stage} ...{more}\n")
 
     def end(self, name):
         now = time.monotonic()
-        self._finish(now, "")
+        self._stage = None
         self._write(f"{name} took {now - self.began:.0f} s\n")
 
     def clear(self):
         """Takes the line away: what comes is an error's."""
         if self._stage is not None and self._stream.isatty():
             self._write("")
-        self._stage = None
-
-    def _finish(self, now, left):
-        if self._stage is not None and not self._stream.isatty():
-            self._stream.write(f"{self._stage}: {now - self._stage_began:.1f} s{left}\n")
-            self._stream.flush()
         self._stage = None
 
     def _write(self, text):

@@ -357,7 +357,7 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["translate", "nowhere"], "There is no translator in nowhere: it has no translator.json."),
+        (["translate", "nowhere"], "nowhere does not exist. Check the path."),
         (["translate", "FOLDER", "--input", "no.txt"], "error: no.txt does not exist. Check the path.\n"),
         (
             ["translate", "FOLDER", "cd", "--input", "two.txt"],
@@ -396,7 +396,10 @@ def test_train_without_output_takes_the_next_free_folder(tmp_path, monkeypatch):
             ["evaluate", "FOLDER", "--data", "multi30k", "--target-language", "it"],
             "must be two of en, de, fr",
         ),
-        (["export", "nowhere", "out"], "There is no folder nowhere."),
+        (["export", "nowhere", "out"], "nowhere does not exist. Check the path."),
+        (["verify", "nowhere"], "nowhere does not exist. Check the path."),
+        (["serve", "nowhere", "--port", "0"], "nowhere does not exist. Check the path."),
+        (["verify", "FOLDER"], "is no exported model: it holds translator.json"),
         (["export", ".", "out"], "Give the folder of a run, of a saved task, or of a checkpoint"),
         (["export", "FOLDER", "out", "--examples", "none.txt"], "none.txt"),
         (["export", "FOLDER", "two.txt"], "two.txt cannot hold a new folder: File exists. Choose another"),
@@ -437,10 +440,10 @@ def test_wrong_input_gives_one_line_and_exit_code_2(
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "run.json").write_text("{")
     assert keras_attn_cli.main([folder if argument == "FOLDER" else argument for argument in arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("keras-attn: error: ")
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
+    written = capsys.readouterr().err.removeprefix("reading the task ...\n")
+    assert written.startswith("keras-attn: error: ")
+    assert message in written
+    assert written.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -481,7 +484,7 @@ def test_what_ends_a_command_is_told_in_one_line(folder, loaded_once, monkeypatc
 
     monkeypatch.setattr("keras_attn.Translator.export", fail)
     assert keras_attn_cli.main(["export", folder, "served"]) == 2
-    written = capsys.readouterr().err
+    written = capsys.readouterr().err.removeprefix("reading the task ...\n")
     assert written.startswith("keras-attn: error: ")
     assert written.count("\n") == 1
 

@@ -10,6 +10,7 @@ import pytest
 from keras_attn import files
 from keras_attn.files import (
     folder_digest,
+    not_there,
     read_json,
     remove_unfinished,
     replaced_file,
@@ -252,3 +253,14 @@ def test_a_folder_of_very_many_files_has_no_digest(tmp_path, monkeypatch):
 def test_the_leaf_needs_no_keras():
     code = LIGHT + "assert not {'keras', 'numpy', 'tensorflow'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code, files.__file__], check=True)
+
+
+def test_a_path_that_is_not_there_is_told_with_the_nearest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "prices").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    assert not_there("runs/price") == "runs/price does not exist. There is runs/prices."
+    assert not_there("run/price") == "run/price does not exist. There is runs/prices."
+    assert not_there("run") == "run does not exist. There is runs."
+    for path in ("runs/dates", "other/prices", "file/prices", tmp_path / "none"):
+        assert not_there(path) == f"{path} does not exist. Check the path."

@@ -11,6 +11,8 @@ import zlib
 
 import numpy as np
 
+from keras_attn.files import not_there
+
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF8_BOM = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 24
@@ -146,7 +148,7 @@ def _mapped(file):
     if path.is_dir():
         raise ValueError(f"{file} is a folder. Give a text file, plain or .gz.")
     if not path.exists():
-        raise FileNotFoundError(f"{file} does not exist. Check the path.")
+        raise FileNotFoundError(not_there(file))
     with open(path, "rb") as opened:
         # By content and not by name: some clients unpack a .gz while downloading and keep its name.
         is_packed = opened.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC

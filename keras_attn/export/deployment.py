@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from keras_attn.export import deployment_files
 from keras_attn.export.saved_model_runner import message_classes, read_signatures, to_json
 from keras_attn.export.serving_files import WARMUP_FILE, read_task_declaration, read_xla_buckets
-from keras_attn.files import replaced_file
+from keras_attn.files import not_there, replaced_file
 from keras_attn.task_registry import declarations
 from keras_attn.terminal import printable
 
@@ -216,10 +216,12 @@ def _found_folders(folders):
 
 def _folders_in(folder):
     if not folder.is_dir():
+        if not folder.exists():
+            raise FileNotFoundError(not_there(folder))
         raise FileNotFoundError(
             f"{folder} is no folder. Give that of an exported model, for example saved_models/dates."
         )
-    _refuse_task(folder)
+    refuse_task(folder)
     if (folder / _MODEL_FILE).is_file():
         name = pathlib.Path(os.path.abspath(folder)).name
         if name.isdecimal():
@@ -236,10 +238,18 @@ def _folders_in(folder):
     return [(path, ()) for path in inner]
 
 
-def _refuse_task(folder):
+def refuse_task(folder):
     """Raises FileNotFoundError, with the command that exports it, for the folder of a run, a saved task or a checkpoint.
 
     A SavedModel is a program. One that lies in such a folder is not served either.
+
+    Args:
+        folder: Path.
+
+    Raises:
+        FileNotFoundError: if it is such a folder.
+
+    Example: `refuse_task("saved_models/dates")`
     """
     markers = dict.fromkeys(_CHECKPOINT_FILES, "checkpoint")
     for declared in declarations().values():

@@ -12,7 +12,7 @@ COMPOSE_FILE = "docker-compose.yml"
 README_FILE = "README.md"
 METRICS_PATH = "/monitoring/prometheus/metrics"
 
-# The newest that was published when this was written: it reads what TensorFlow 2.20 and 2.21 write.
+# The newest that was published when this was written. The README says what is not known of it.
 _SERVING_IMAGE = "tensorflow/serving:2.20.0"
 _PROMETHEUS_IMAGE = "prom/prometheus:v3.5.0"
 _REST = "http://localhost:8501"
@@ -176,8 +176,11 @@ docker compose logs serving
 docker compose down
 ```
 
-The first command ends when every model answers. If it fails, the second says why. Before a version goes live, `keras-attn verify` tells
-whether TF Serving can serve it.
+The first command ends when every model answers. If it fails, the second says why.
+
+The `docker` lines were not run where keras-attn was written. The image is {image}, the newest at that time, and your
+TensorFlow may be newer: `keras-attn verify` runs an export in the TensorFlow that you have installed, not in this image. So ask the
+server yourself before clients depend on it.
 
 The ports are open to this machine alone, because TF Serving has no password and no encryption. Put a reverse proxy in front of it, or take
 `127.0.0.1:` away in docker-compose.yml.
@@ -209,13 +212,22 @@ A failed request has an HTTP status of 400 or above, and the body `{{"error": ".
 ## A new version, and back
 
 Export again into the model's folder. The server finds the higher number within a second, loads it, warms it up, and only then unloads
-the older one.
+the older one. To check a version before it goes live, export it into another folder, and move it when the check has passed:
+
+```bash
+{staging}
+```
+
+`RUN` is the run, saved task or checkpoint. The folder `staging` must be on the same disk as the models, so that the server never finds
+half a version.{pinned}
 
 To roll back, move the new version's folder away, or name the older version in models.config, which is read each minute:
 `model_version_policy {{ specific {{ versions: {version} }} }}`.
 
 models.config also shows how to serve two versions at once, with a label for each. Moving a label back takes effect without loading anything.
 """
+
+_PINNED_NOTE = " A pinned model stays at its versions: name the new one in models.config."
 
 _XLA_NOTE = """
 At least one model was exported for XLA. It compiles a few shapes while it starts, so starting takes longer.
@@ -323,7 +335,29 @@ def _readme(models, xla, bodies):
         rest=_REST,
         metrics=METRICS_PATH,
         version=_version_number(models[0]),
+        image=_SERVING_IMAGE,
+        staging=_staging(models),
+        pinned=_PINNED_NOTE if any(model.pinned for model in models) else "",
     )
+
+
+def _staging(models):
+    """The commands that check a new version before it is served."""
+    growing = [model for model in models if not model.is_version]
+    if growing:
+        (model, *_) = growing
+        staging = f"staging/{model.name}"
+        numbers = [int(path.name) for path in model.version_folder.parent.iterdir() if path.name.isdecimal()]
+        target = f"{model.source}/{max(numbers) + 1}"
+    else:
+        staging = "staging/NAME"
+        target = "MODELS/NAME/2"
+    commands = [
+        ["keras-attn", "export", "RUN", staging],
+        ["keras-attn", "verify", staging, "--task", "RUN"],
+        ["mv", f"{staging}/1", target],
+    ]
+    return "\n".join(map(shlex.join, commands))
 
 
 def _cell(text):
@@ -358,7 +392,9 @@ def _requests(model, bodies):
 echo '{{"instances": [{{"b64": "'$(base64 photo.jpg | tr -d '\\n')'"}}]}}' | curl -d @- {url}:predict
 ```""")
     if (model.version_folder / README_FILE).is_file():
-        parts.append("The README.md in the version's folder has the answers, all options and the limits.")
+        parts.append(
+            "The README.md in the version's folder has the answers to the most common requests, all options and the limits."
+        )
     return "\n\n".join(parts)
 
 

@@ -5,11 +5,13 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
+import threading
 
 _RUNNER = pathlib.Path(__file__).resolve().with_name("saved_model_runner.py")
 
 
-def run_saved_model(folder, requests, timeout=120, xla=False, threads=1):
+def run_saved_model(folder, requests, timeout=120, xla=False, threads=1, before_request=None):
     """Answers `requests` with an exported SavedModel in a process without TensorFlow's Python and XLA.
 
     Unlike `tf.saved_model.load`, which runs in a process where every op and XLA are available, this shows
@@ -23,6 +25,7 @@ def run_saved_model(folder, requests, timeout=120, xla=False, threads=1):
         xla: Boolean, whether graphs may be compiled with XLA, as by a server that was started with
             `--xla_cpu_compilation_enabled`.
         threads: Integer, the number of requests that are answered at the same time.
+        before_request: Function that is called with the index of the first request that has no answer yet: with 0, and after each answer.
 
     Returns:
         A list of as many dicts as `requests`, in their order: `{"outputs": {name: nested lists}}`, or
@@ -41,13 +44,44 @@ def run_saved_model(folder, requests, timeout=120, xla=False, threads=1):
     """
     command = runner_command(folder, xla, threads)
     lines = "".join(json.dumps(request) + "\n" for request in requests)
-    child = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=timeout)
-    if child.returncode:
-        stderr = child.stderr.decode(errors="replace")
-        raise RuntimeError(
-            f"The process that runs {folder} ended with code {child.returncode}. It wrote:\n{stderr}"
-        )
-    return [json.loads(line) for line in child.stdout.splitlines()]
+    code, answers, errors = _run(command, lines.encode(), timeout, before_request)
+    if code:
+        raise RuntimeError(f"The process that runs {folder} ended with code {code}. It wrote:\n{errors}")
+    return [json.loads(line) for line in answers]
+
+
+def _run(command, given, timeout, before_line):
+    """(exit code, lines of stdout, text of stderr) of a process."""
+    lines = []
+    expired = threading.Event()
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+        stdin.write(given)
+        stdin.seek(0)
+        with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr) as child:
+
+            def stop():
+                expired.set()
+                child.kill()
+
+            timer = threading.Timer(timeout, stop)
+            timer.start()
+            try:
+                if before_line:
+                    before_line(0)
+                for line in child.stdout:
+                    lines.append(line)
+                    if before_line:
+                        before_line(len(lines))
+                child.wait()
+            except BaseException:
+                child.kill()
+                raise
+            finally:
+                timer.cancel()
+        if expired.is_set():
+            raise subprocess.TimeoutExpired(command, timeout)
+        stderr.seek(0)
+        return child.returncode, lines, stderr.read().decode(errors="replace")
 
 
 def runner_command(folder, xla=False, threads=1, *options):

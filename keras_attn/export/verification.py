@@ -117,7 +117,6 @@ def verify_saved_model(folder, texts=TEXTS, expected=None, expected_attention=No
     warmup, requests = _warmup(folder, signatures, buckets)
     checks += [_batching(folder), warmup]
 
-    stage("running every signature and the warm-up as a server would", done=0.15)
     runs = _signature_runs(signatures, [_in_json(text) for text in texts]) + _warmup_runs(requests)
     own = _own_examples(requests)
     # The model's own come first, so that one of them is shown. `expected` is given no base64.
@@ -386,7 +385,7 @@ def _run_checks(folder, runs, xla):
     requests = [run.request for run in runs]
     timeout = _time_limit(folder, len(runs), xla)
     try:
-        answers = run_saved_model(folder, requests, timeout=timeout, xla=xla)
+        answers = run_saved_model(folder, requests, timeout=timeout, xla=xla, before_request=_told(runs))
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         # TensorFlow's output is long; the error is at its end.
         return [Check("loading", [" ".join(str(error).split())[-600:]])], None
@@ -403,6 +402,24 @@ def _run_checks(folder, runs, xla):
             notes[run.check] = _sample(run.request["inputs"], answer["outputs"])
     checks = [Check(name, problems[name], notes.get(name, ())) for name in problems]
     return checks, answers[-1].get("outputs", {}).get("outputs")
+
+
+def _told(runs):
+    """A function that says which part of the runs begins with the run of an index."""
+    checks = list(dict.fromkeys(run.check for run in runs))
+    told = set()
+
+    def tell(index):
+        if index < len(runs) and runs[index].check not in told:
+            check = runs[index].check
+            told.add(check)
+            number = checks.index(check) + 1
+            stage(
+                f"running {check.removeprefix('run of ')} as a server would, {number} of {len(checks)}",
+                done=0.15 + 0.65 * index / len(runs),
+            )
+
+    return tell
 
 
 def _time_limit(folder, num_runs, xla):

@@ -9,6 +9,7 @@ import re
 import ml_dtypes
 import numpy as np
 
+from keras_attn.files import not_there, restored_folder
 from keras_attn.huggingface import tf_weights
 
 Tensor = collections.namedtuple("Tensor", "path dtype shape start")
@@ -56,9 +57,10 @@ def checkpoint_folder(name):
         name: Path of a folder, or a name on the hub.
 
     Returns:
-        A `pathlib.Path`. It need not exist if `name` is no name on the hub.
+        A `pathlib.Path`.
 
     Raises:
+        FileNotFoundError: if it does not exist, and is no name on the hub.
         ImportError: if huggingface_hub is needed and not installed.
         OSError: if the hub has no such checkpoint, or cannot be reached.
 
@@ -69,19 +71,21 @@ def checkpoint_folder(name):
     ```
     """
     path = pathlib.Path(name)
-    if path.exists() or path.parent.is_dir() or not _HUB_NAME.fullmatch(str(name)):
+    if restored_folder(path).exists():
         return path
+    if path.parent.is_dir() or not _HUB_NAME.fullmatch(str(name)):
+        raise FileNotFoundError(not_there(path))
     try:
         import huggingface_hub
     except ImportError as error:
         raise ImportError(
-            f"There is no folder {name}. To download it as a checkpoint of the hub, install huggingface_hub: "
+            f"{not_there(name)} To download it as a checkpoint of the hub, install huggingface_hub: "
             'pip install "keras_attn[hub]".'
         ) from error
     try:
         return pathlib.Path(huggingface_hub.snapshot_download(str(name), allow_patterns=_HUB_FILES))
     except (OSError, ValueError) as error:
-        raise OSError(f"There is no folder {name}, and the hub did not give it: {error}") from error
+        raise OSError(f"{not_there(name)} The hub did not give it: {error}") from error
 
 
 class Folder:
@@ -112,7 +116,7 @@ class Folder:
     def __init__(self, path):
         self.path = pathlib.Path(path)
         if not self.path.is_dir():
-            raise FileNotFoundError(f"There is no folder {self.path}.")
+            raise FileNotFoundError(not_there(self.path))
         self.config = read_json(self.path / "config.json")
         self._refuse_adapter()
         self.tensors = {}

@@ -17,7 +17,8 @@ import tensorflow as tf
 from keras_attn.data import read_plain_text
 from keras_attn.data.text_files import Lines
 from keras_attn.export import run_saved_model, verify_saved_model
-from keras_attn.files import replaced_file
+from keras_attn.export.deployment import refuse_task
+from keras_attn.files import not_there, replaced_file
 from keras_attn.generation import DecodingOptions
 from keras_attn.runs.data import open_pairs
 from keras_attn.runs.evaluation import evaluate, evaluate_text
@@ -393,10 +394,17 @@ def verify(version, task=None, *, ignored_fields=None):
     Returns:
         A list of `Check`s, as of `keras_attn.export.verify_saved_model`.
 
+    Raises:
+        FileNotFoundError: if `version` does not exist, or is a run, a saved task or a checkpoint, which is exported first.
+
     Example: `runs.verify("saved_models/dates", "runs/dates")`
     """
-    stage("reading the task", done=0.0)
+    folder = pathlib.Path(version)
+    if not folder.exists():
+        raise FileNotFoundError(not_there(version))
+    refuse_task(folder)
     if task is not None:
+        stage("reading the task", done=0.0)
         task = _as_task(task, None, _given(ignored_fields=ignored_fields))
     folder = version_folder(version)
     return verify_saved_model(folder) if task is None else task.verify(folder)

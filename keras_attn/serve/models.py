@@ -202,14 +202,21 @@ class ServedModels:
 
 
 @contextlib.contextmanager
-def loaded_models(versions, xla=False):
-    """Yields `ServedModels` of a list of `Version`s; the block's end ends their processes."""
+def loaded_models(versions, xla=False, tell=None):
+    """Yields `ServedModels` of a list of `Version`s; the block's end ends their processes. `tell` is given a line before and after."""
     with contextlib.ExitStack() as stack:
         metrics = Metrics()
         models = []
         for version in versions:
+            start = time.perf_counter()
+            if tell:
+                tell(
+                    f"Loading {version.name}, version {version.number}, and running its warm-up requests ..."
+                )
             models.append(ServedModel(version, xla, metrics))
             stack.callback(models[-1].close)
+            if tell:
+                tell(f"  ready after {time.perf_counter() - start:.0f} s")
         yield ServedModels(models, metrics)
 
 

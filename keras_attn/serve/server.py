@@ -140,7 +140,7 @@ def serve(folders, host="127.0.0.1", port=DEFAULT_PORT, xla=False, ignored_field
     """
     server = Server(None, host, port)
     try:
-        with stopped_by_sigterm(), loaded_models(find_versions(folders, ignored_fields), xla) as models:
+        with stopped_by_sigterm(), loaded_models(find_versions(folders, ignored_fields), xla, say) as models:
             server.app = App(models, host)
             say(_greeting(server, models))
             server.serve_forever()

@@ -52,7 +52,7 @@ def load_task(folder, **options):
             return task_class(class_name).load(folder)
     path = pathlib.Path(folder)
     if not path.is_dir():
-        raise FileNotFoundError(f"There is no folder {folder}.")
+        raise FileNotFoundError(f"{folder} is no folder.")
     advice = " Give the folder of a run, of a saved task, or of a checkpoint as the hub has it."
     if any(path.glob("**/saved_model.pb")):
         advice = " It holds an export; give the folder of what was exported."

@@ -374,8 +374,17 @@ def test_the_command_for_a_task_in_a_run_names_the_run(workplace):
     assert str(raised.value).endswith("keras-attn export 'runs/my run/translator' 'saved_models/my run'")
 
 
+def test_the_readme_checks_a_new_version_before_it_is_served(workplace):
+    add_version("models/mine")
+    write_deployment(["models/mine"])
+    readme = pathlib.Path("deploy/README.md").read_text("utf-8")
+    move = "mv staging/mine/1 ../models/mine/2"
+    lines = ["keras-attn export RUN staging/mine", "keras-attn verify staging/mine --task RUN", move]
+    assert "\n".join(lines) in readme
+
+
 def test_folders_that_the_server_could_not_serve_are_refused(workplace):
-    with pytest.raises(FileNotFoundError, match=r"^nothing is no folder"):
+    with pytest.raises(FileNotFoundError, match=r"^nothing does not exist. Check the path."):
         write_deployment(["nothing"])
     pathlib.Path("empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"^There is nothing to serve in empty: .* keras-attn export"):

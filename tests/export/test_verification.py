@@ -355,7 +355,9 @@ def test_several_default_outputs_and_no_default(tmp_path):
 
 
 def test_folders_that_are_none(tmp_path, capsys):
-    assert keras_attn_cli.main(["verify", str(tmp_path / "nothing")]) == 1
+    assert keras_attn_cli.main(["verify", str(tmp_path / "nothing")]) == 2
+    assert "nothing does not exist. Check the path." in capsys.readouterr().err
+    assert keras_attn_cli.main(["verify", str(tmp_path)]) == 1
     assert "holds no saved_model.pb" in capsys.readouterr().out
     folder = export(tmp_path / "it")
     (folder / "saved_model.pb").write_bytes(b"\xff" * 99)

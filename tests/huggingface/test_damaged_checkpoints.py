@@ -257,7 +257,7 @@ def test_a_config_that_is_none(folder, content, match):
 
 
 def test_what_is_not_there(folder):
-    refused(folder / "nothing", "There is no folder", FileNotFoundError)
+    refused(folder / "nothing", "does not exist", FileNotFoundError)
     (folder / "model.safetensors").unlink()
     refused(folder, "has neither model.safetensors nor", FileNotFoundError)
     (folder / "config.json").unlink()

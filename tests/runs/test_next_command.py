@@ -87,9 +87,9 @@ def shown(stream, monkeypatch):
     return stream.getvalue()
 
 
-def test_stages_are_lines_with_seconds_and_what_is_left(monkeypatch):
+def test_stages_are_lines_that_are_written_when_they_begin(monkeypatch):
     text = shown(io.StringIO(), monkeypatch)
-    assert text == "reading: 2.0 s; about 6 s left\ntracing: 4.0 s\nthe export took 6 s\n"
+    assert text == "reading ...\ntracing ... (2 s so far, about 6 s left)\nthe export took 6 s\n"
 
 
 def test_in_a_terminal_one_line_changes(monkeypatch):

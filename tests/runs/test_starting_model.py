@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_said_before_training(saved, tmp_path, capsys):
             "--vocabulary-size",
             "300",
         ): "Leave `tokenizer`, `vocabulary_size` out",
-        (str(tmp_path / "no"),): "There is no folder",
+        (str(tmp_path / "no"),): "does not exist",
         (str(saved), "--source-language", "en"): "for multilingual models",
         (str(saved), "--text-prefix", "to German: "): "text_prefix is for checkpoints",
     }.items():

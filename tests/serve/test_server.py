@@ -26,8 +26,8 @@ from helpers_translators import byte_translator
 import keras_attn_cli
 from keras_attn.export import export_saved_model, write_task_declaration, write_warmup_requests
 from keras_attn.serve.app import MOST_BODY_BYTES, is_loopback
-from keras_attn.serve.folders import find_version
-from keras_attn.serve.models import ServedModel
+from keras_attn.serve.folders import find_version, find_versions
+from keras_attn.serve.models import ServedModel, loaded_models
 from keras_attn.serve.server import _greeting
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -372,6 +372,15 @@ def test_a_folder_with_nothing_to_serve_is_told(tmp_path, capsys):
     assert line.startswith(f"keras-attn: error: There is nothing to serve in {tmp_path}: ")
 
 
+def test_what_is_loaded_is_told_before_and_after(tmp_path):
+    lines = []
+    export_translate(tmp_path / "model")
+    with loaded_models(find_versions([tmp_path / "model"]), tell=lines.append):
+        pass
+    assert lines[0] == "Loading model, version 1, and running its warm-up requests ..."
+    assert re.fullmatch(r"  ready after \d+ s", lines[1])
+
+
 def test_a_damaged_file_is_told_with_its_folder(tmp_path, capsys):
     shutil.copytree(DATES / "1", tmp_path / "m" / "3")
     (tmp_path / "m" / "3" / "batching_params.pbtxt").write_text("hello {")
@@ -392,7 +401,8 @@ class Command:
         self.process = subprocess.Popen(command, env=environment, text=True, preexec_fn=heeds_sigint, **pipes)
         self.lines = []
         for line in iter(self.process.stdout.readline, ""):
-            self.lines.append(line.rstrip())
+            if not line.startswith(("Loading ", "  ready after ")):
+                self.lines.append(line.rstrip())
             if "keras-attn deploy" in line:
                 break
 
