@@ -451,7 +451,7 @@ class MultiHeadAttention(KeyValueCaching, HeadProjections, Slotted, keras.layers
         if self.position_bias is None:
             return None
         query_positions = positions.query_positions(query_heads)
-        return self.position_bias.pair_bias(query_heads, query_positions, keys.positions)
+        return self.position_bias.checked_pair_bias(query_heads, query_positions, keys.positions)
 
     def _check_call(self, masks, positions, cache):
         if cache is not None:

@@ -1,10 +1,9 @@
-import functools
-
 import keras
 from keras import ops
 
 from keras_attn.checks import check_positive
 from keras_attn.layers.base_layer import BaseLayer
+from keras_attn.layers.pair_bias_checks import checked_pair_bias
 from keras_attn.ops import (
     SlopeBias,
     TableBias,
@@ -13,6 +12,7 @@ from keras_attn.ops import (
     relative_position_bucket,
     successive_positions,
 )
+from keras_attn.ops.biases import clipped_index
 
 
 @keras.saving.register_keras_serializable(package="keras_attn")
@@ -37,7 +37,8 @@ class PositionBias(BaseLayer, keras.layers.Layer):
 
     Raises:
         ValueError: if positions are not integers or do not fit `query`, or if the size that the weights depend on is not that
-            of the first use.
+            of the first use, or if `pair_bias` returns a bias that does not fit `query` and the positions.
+        NotImplementedError: if a subclass does not define `pair_bias`.
 
     Example:
 
@@ -90,9 +91,26 @@ class PositionBias(BaseLayer, keras.layers.Layer):
             query_positions, key_positions: Integers (T,) or (B, T), and (S,) or (B, S).
 
         Returns:
-            A `keras_attn.ops.PairBias`: a `TableBias` for a function of the distance, a `DenseBias` for anything else.
+            A `keras_attn.ops.PairBias`: a `TableBias` for a function of the distance, a `DenseBias` for anything else. A plain
+            tensor counts as a `DenseBias`. It has the shape (N, T, S), or for positions of each row (B, N, T, S), with size 1
+            where it does not vary.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"`{type(self).__name__}` must define `pair_bias(query, query_positions, key_positions)`."
+        )
+
+    def checked_pair_bias(self, query, query_positions, key_positions):
+        """What `pair_bias` returns, as a `keras_attn.ops.PairBias` that fits the logits: attention calls this.
+
+        Args:
+            query, query_positions, key_positions: As in `pair_bias`.
+
+        Raises:
+            ValueError: if the shape of the bias does not fit, or could be taken for another.
+        """
+        bias = self.pair_bias(query, query_positions, key_positions)
+        shape = (*query.shape[:-1], key_positions.shape[-1])
+        return checked_pair_bias(bias, type(self).__name__, shape, (query_positions, key_positions))
 
     def call(self, query, query_positions=None, key_positions=None):
         self._check_size(query.shape)
@@ -102,7 +120,7 @@ class PositionBias(BaseLayer, keras.layers.Layer):
             key_positions = query_positions
         _check_positions("query_positions", query_positions, (query.shape[0], query.shape[-2]))
         _check_positions("key_positions", key_positions, (query.shape[0], key_positions.shape[-1]))
-        bias = self.pair_bias(query, query_positions, key_positions)
+        bias = self.checked_pair_bias(query, query_positions, key_positions)
         return ops.cast(bias.dense(), self.compute_dtype)
 
     def compute_mask(self, query, mask=None):
@@ -227,7 +245,7 @@ class RelativePositionBias(PositionBias):
         buckets = relative_position_bucket(distances, self.num_buckets, self.max_distance, self.bidirectional)
         table = ops.take(ops.convert_to_tensor(self.embeddings), buckets, axis=0)  # (distances, N)
         table = ops.expand_dims(ops.transpose(table), 1)  # (N, 1, distances)
-        return TableBias(table, query_positions, key_positions, _table_index(self.max_distance))
+        return TableBias(table, query_positions, key_positions, clipped_index(self.max_distance))
 
     def get_config(self):
         return {
@@ -292,7 +310,7 @@ class RelativePositionKeys(PositionBias):
     def pair_bias(self, query, query_positions, key_positions):
         vectors = ops.cast(ops.convert_to_tensor(self.embeddings), query.dtype)
         table = ops.matmul(query, ops.transpose(vectors))  # (B, N, T, distances)
-        index = _table_index(self.max_distance)
+        index = clipped_index(self.max_distance)
         return TableBias(table, query_positions, key_positions, index, has_query_axis=True)
 
     def get_config(self):
@@ -316,12 +334,3 @@ def _check_positions(name, positions, shape):
     if "int" not in dtype:
         raise ValueError(f"`{name}` must be integers. Received: {name} of dtype {dtype}.")
     check_mask_shape(positions, shape[-len(positions.shape) :], name, exact_axes=1)
-
-
-def _table_index(max_distance):
-    """A function from relative positions to 0, 1, ..., 2 max_distance. Larger distances are clipped."""
-    return functools.partial(_clip_distance, max_distance=max_distance)
-
-
-def _clip_distance(relative_positions, max_distance):
-    return ops.clip(relative_positions, -max_distance, max_distance) + max_distance

@@ -6,14 +6,17 @@ the interface. B is the batch, N the heads, T and S the lengths of queries and k
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
 from keras_attn.ops.precision import at_least_float32
+from keras_attn.ops.value_checks import indices_within
 
 
 def alibi_slopes(num_heads, dtype="float32"):
@@ -89,7 +92,7 @@ class PairBias:
             parameters: The attribute; with `has_query_axis`, only its rows for `queries`.
             queries, keys: Slices of the axes T and S.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"`{type(self).__name__}` must define `block(parameters, queries, keys)`.")
 
     def gradient(self, parameters, upstream, queries, keys):
         """The gradient of `parameters`, in the same shape and dtype.
@@ -98,7 +101,9 @@ class PairBias:
             parameters, queries, keys: As in `block`.
             upstream: Floats (..., N, t, s), the gradient of the block.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"`{type(self).__name__}` must define `gradient(parameters, upstream, queries, keys)`."
+        )
 
     def dense(self):
         """The bias of all pairs, which broadcasts to (..., N, T, S)."""
@@ -153,8 +158,12 @@ class TableBias(PairBias):
     Args:
         parameters: Floats (N, 1, R) or (B, N, 1, R); with `has_query_axis`, (N, T, R) or (B, N, T, R).
         query_positions, key_positions: Integers (T,) or (B, T), and (S,) or (B, S).
-        index: Function of relative positions, integers (..., t, s), to integers of that shape in [0, R).
+        index: Function of relative positions, integers (..., t, s), to integers of that shape in [0, R). An integer outside
+            raises, but compilers (XLA, JAX) and exported models take the nearest entry.
         has_query_axis: Boolean, whether the table has T rows.
+
+    Raises:
+        ValueError: when it is used, if the table has fewer than three axes, or `index` returns no integers or one outside.
 
     Example:
 
@@ -192,13 +201,30 @@ class TableBias(PairBias):
 
     def _entries(self, parameters, queries, keys):
         """The index of each pair's entry in the flattened table: (t, s) or (..., t, s)."""
-        entries = self.index(_relative_positions(self, queries, keys))
+        if len(parameters.shape) < 3:
+            raise ValueError(
+                "The table of a `TableBias` must have the shape (N, 1, R) or (B, N, 1, R). "
+                f"Received: {tuple(parameters.shape)}."
+            )
         *lead, _, num_rows, row_size = ops.shape(parameters)
+        entries = self._columns(_relative_positions(self, queries, keys), row_size)
         row = ops.arange(num_rows, dtype="int32")[:, None]  # (T or 1, 1)
         if len(entries.shape) > 2 and lead:
             table = ops.arange(math.prod(lead), dtype="int32")
             row = row + num_rows * ops.reshape(table, (*lead, 1, 1))
         return entries + row_size * row
+
+    def _columns(self, relative_positions, row_size):
+        """The entry of each pair in its row. One outside would be an entry of the next row."""
+        columns = self.index(relative_positions)
+        if isinstance(self.index, functools.partial) and self.index.func is _clip_distance:
+            return columns
+        dtype = keras.backend.standardize_dtype(columns.dtype)
+        if "int" not in dtype:
+            raise ValueError(f"`index` of a TableBias must return integers. Received: dtype {dtype}.")
+        if not isinstance(row_size, int):
+            return columns
+        return indices_within(columns, row_size, "What `index` of a TableBias returns")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -234,6 +260,15 @@ class DenseBias(PairBias):
         gradient = _sum_to(upstream, (*parameters.shape[:-1], upstream.shape[-1]))
         gradient = ops.cast(gradient, parameters.dtype)
         return _put_keys_back(gradient, keys, ops.shape(parameters)[-1])
+
+
+def clipped_index(max_distance):
+    """A function from relative positions to 0, 1, ..., 2 max_distance. Larger distances are clipped."""
+    return functools.partial(_clip_distance, max_distance=max_distance)
+
+
+def _clip_distance(relative_positions, max_distance):
+    return ops.clip(relative_positions, -max_distance, max_distance) + max_distance
 
 
 def _geometric_slopes(num_heads):

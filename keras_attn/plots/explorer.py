@@ -386,7 +386,8 @@ def _check_scores(scores, path, group, model):
     if scores.shape[1:] != (num_queries, num_keys):
         raise ValueError(
             f"The scores of {path!r} of {model!r} must have a row for each of the {num_queries} query tokens and a column for each "
-            f"of the {num_keys} key tokens. Received: shape={scores.shape}."
+            f"of the {num_keys} key tokens. Received: shape={scores.shape}. For an encoder and a decoder pass "
+            '{"encoder": [...], "decoder": [...]}; for cross-attention alone (query tokens, key tokens).'
         )
     if max(num_queries, num_keys) > MAX_TOKENS:
         raise ValueError(

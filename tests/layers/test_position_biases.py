@@ -18,7 +18,7 @@ from keras_attn.layers import (
     RelativePositionBias,
     RelativePositionKeys,
 )
-from keras_attn.ops import TableBias
+from keras_attn.ops import DenseBias, PairBias, SlopeBias, TableBias
 
 B, N, T, S, H = 2, 3, 5, 7, 11
 PEERS = 'pip install "keras_attn[peers]"'
@@ -298,3 +298,159 @@ def test_a_bias_of_ones_own_is_shared_computed_in_blocks_and_reloaded(tmp_path):
     np.testing.assert_array_equal(numbers(reloaded(inputs)), numbers(model(inputs)))
     with pytest.raises(ValueError, match="`LaterBias` must be used with one `num_heads`"):
         MultiHeadAttention(N + 1, H, position_bias=bias)(inputs, inputs)
+
+
+# --- a bias that does not fit ---
+
+POSITIONS = np.arange(T)
+OF_ROWS = np.stack([POSITIONS, POSITIONS + 2, POSITIONS + 3])  # as many rows as heads
+
+
+def answering(make):
+    """A bias whose `pair_bias` is `make`."""
+
+    class LagBias(PositionBias):
+        def pair_bias(self, query, query_positions, key_positions):
+            return make(query, query_positions, key_positions)
+
+    layer = LagBias()
+    layer.build((None, N, None, H))
+    return layer
+
+
+def lags(query, query_positions, key_positions):
+    positions = (ops.convert_to_tensor(key_positions), ops.convert_to_tensor(query_positions))
+    return ops.cast(ops.expand_dims(positions[0], -2) - ops.expand_dims(positions[1], -1), "float32")
+
+
+def table(*shape, has_query_axis=False, index=is_later):
+    def make(query, query_positions, key_positions):
+        return TableBias(ops.ones(shape), query_positions, key_positions, index, has_query_axis)
+
+    return make
+
+
+@pytest.mark.parametrize("wrap", [DenseBias, ops.copy, lambda lag: DenseBias(lag[:, :1])])
+def test_a_bias_of_each_row_is_not_taken_for_one_of_each_head(wrap):
+    bias = answering(lambda *arguments: wrap(lags(*arguments)))
+    row = np.array([[0, 0, 1, 1, 3]])
+    np.testing.assert_array_equal(numbers(bias(heads(1, N, T, H), row)).shape[-3], 1)
+    with pytest.raises(
+        ValueError, match=r"axes \(B, N, T, S\) = \(3, 3, 5, 5\).*Received: \(3, .*`bias\[:, None\]`"
+    ):
+        bias(heads(3, N, T, H), OF_ROWS)
+    attention = MultiHeadAttention(N, H, position_bias=answering(lambda *arguments: wrap(lags(*arguments))))
+    x = ops.convert_to_tensor(heads(3, T, 13))
+    with pytest.raises(ValueError, match=r"`LagBias\.pair_bias`: for positions of each row"):
+        attention(x, x, positions=OF_ROWS)
+
+
+def test_with_an_axis_of_heads_a_row_in_a_batch_is_the_row_alone():
+    attention = MultiHeadAttention(
+        N, H, position_bias=answering(lambda *given: lags(*given)[..., None, :, :])
+    )
+    x = heads(3, T, 13)
+    whole = numbers(attention(x, x, positions=OF_ROWS))
+    alone = numbers(attention(x[1:2], x[1:2], positions=OF_ROWS[1:2]))
+    np.testing.assert_allclose(whole[1:2], alone, atol=1e-5)
+
+
+def test_before_the_batch_is_known_a_bias_of_each_row_is_refused():
+    x = keras.Input((T, 13))
+    positions = keras.Input((T,), dtype="int32")
+    attention = MultiHeadAttention(N, H, position_bias=answering(lags))
+    with pytest.raises(ValueError, match="for positions of each row"):
+        attention(x, x, positions=positions)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (table(2), "the table must be (N or 1, 1, R) with N = 3. Received: (2,)"),
+        (table(N, 2), "the table must be (N or 1, 1, R) with N = 3. Received: (3, 2)"),
+        (table(N + 1, 1, 2), "the table must be (N or 1, 1, R) with N = 3. Received: (4, 1, 2)"),
+        (table(B + 1, N, 1, 2), "the table must be (N or 1, 1, R) with N = 3. Received: (3, 3, 1, 2)"),
+        (table(N, T, 2), "the table must be (N or 1, 1, R) with N = 3. Received: (3, 5, 2)"),
+        (
+            table(N, S, 2, has_query_axis=True),
+            "the table must be (N or 1, T, R) with N = 3, T = 5. Received: (3, 7, 2)",
+        ),
+        (
+            lambda *given: SlopeBias(ops.ones((N, 1)), *given[1:]),
+            "the slopes must be (N,) with N = 3. Received: (3, 1)",
+        ),
+        (
+            lambda *given: SlopeBias(ops.ones(N + 1), *given[1:]),
+            "the slopes must be (N,) with N = 3. Received: (4,)",
+        ),
+        (
+            lambda *given: SlopeBias(ops.ones(N), given[2], given[1]),
+            "`query_positions` of the bias must be (T,) or (B, T) with T = 5. Received: (7,)",
+        ),
+        (
+            lambda *_: DenseBias(ops.ones((N + 1, T, S))),
+            "must broadcast to (B, N, T, S) = (2, 3, 5, 7). Received: (4, 5, 7)",
+        ),
+        (lambda *_: ops.ones((S, T)), "must broadcast to (B, N, T, S) = (2, 3, 5, 7). Received: (7, 5)"),
+        (lambda *_: ops.ones((1, B, N, T, S)), "Received: (1, 2, 3, 5, 7)"),
+        (lambda *_: None, "must return a TableBias, another PairBias, or a tensor. Received: None"),
+    ],
+)
+def test_a_bias_that_does_not_fit_is_named_with_both_shapes(make, message):
+    with pytest.raises(ValueError, match=f"`LagBias.pair_bias`.*{re.escape(message)}"):
+        answering(make)(heads(), POSITIONS, np.arange(S))
+
+
+@pytest.mark.parametrize("index", [lambda lag: lag + 2, lambda lag: lag - 9])
+@pytest.mark.parametrize("is_graph", [False, True])
+def test_an_entry_outside_the_table_raises_and_is_not_one_of_the_next_row(index, is_graph):
+    bias = answering(table(N, 1, 4, index=index))
+    call = bias
+    errors = ValueError
+    if is_graph:
+        tf = pytest.importorskip("tensorflow")
+        if keras.backend.backend() != "tensorflow":
+            pytest.skip("only TensorFlow's graphs raise")
+        call = tf.function(bias)
+        errors = (ValueError, tf.errors.InvalidArgumentError)
+    with pytest.raises(errors, match=r"What `index` of a TableBias returns must lie in \[0, 4\)"):
+        call(ops.convert_to_tensor(heads()))
+
+
+def test_index_returns_integers():
+    with pytest.raises(
+        ValueError, match=r"`index` of a TableBias must return integers\. Received: dtype float32"
+    ):
+        answering(table(N, 1, 4, index=lambda lag: ops.cast(lag, "float32")))(heads())
+
+
+def test_a_method_that_is_missing_is_named():
+    class LagBias(PositionBias):
+        pass
+
+    class LagPairs(PairBias):
+        parameters = None
+
+    bias = LagBias()
+    bias.build((None, N, None, H))
+    with pytest.raises(
+        NotImplementedError, match=r"`LagBias` must define `pair_bias\(query, query_positions, key_p"
+    ):
+        bias(heads())
+    with pytest.raises(NotImplementedError, match="`LagPairs` must define `block"):
+        answering(lambda *_: LagPairs())(heads())
+    with pytest.raises(NotImplementedError, match="`LagPairs` must define `gradient"):
+        LagPairs().gradient(None, None, None, None)
+
+
+@pytest.mark.parametrize(("dtype", "memory_efficient"), [("float32", False), ("int32", True)])
+def test_a_plain_tensor_is_a_bias(dtype, memory_efficient):
+    plain, wrapped = (
+        MultiHeadAttention(N, H, position_bias=answering(make), memory_efficient=memory_efficient, seed=3)
+        for make in (lambda *given: ops.cast(lags(*given), dtype), lambda *given: DenseBias(lags(*given)))
+    )
+    x = heads(B, T, 13)
+    wrapped(x, x)
+    plain(x, x)
+    plain.set_weights(wrapped.get_weights())
+    np.testing.assert_allclose(numbers(plain(x, x)), numbers(wrapped(x, x)), atol=1e-6)

@@ -284,6 +284,22 @@ def paths_of(page, group=0):
     return [[layer and layer["path"] for layer in seen] for seen in page.data["groups"][group]["seen"]]
 
 
+def test_tokens_of_one_kind_for_layers_of_all_kinds_are_refused_with_what_to_give(rng):
+    shapes = {"encoder_block_0": (7, 7), "decoder_block_0": (5, 5), "decoder_block_0/cross_attention": (5, 7)}
+    maps = {path: softmax_scores(rng, 2, *shape) for path, shape in shapes.items()}
+    source, target = list("abcdefg"), list("ABCDE")
+    hint = re.escape(
+        'pass {"encoder": [...], "decoder": [...]}; for cross-attention alone (query tokens, key tokens).'
+    )
+    for tokens in (source, (target, source)):
+        with pytest.raises(ValueError, match=hint):
+            explore(maps, tokens)
+    assert len(parsed(maps, {"encoder": source, "decoder": target}).data["groups"]) == 3
+    cross = {path: scores for path, scores in maps.items() if "cross" in path}
+    [group] = parsed(cross, (target, source)).data["groups"]
+    assert (group["queries"], group["keys"]) == (target, source)
+
+
 def test_models_stand_beside_each_other_by_the_names_of_their_layers(rng):
     first, last = ({name: softmax_scores(rng, 2, 5, 5) for name in "ab"} for _ in range(2))
     page = parsed(last, WORDS, compare={"epoch 1": dict(reversed(first.items()))}, name="epoch 9")
