@@ -132,6 +132,7 @@ def test_neither_does_the_servers_greeting_nor_its_log(tmp_path, capsys):
         number = 1
         folder = tmp_path / EVIL / "1"
         needs_xla = False
+        task = tmp_path / EVIL
 
     class Server:
         url = "http://127.0.0.1:1"

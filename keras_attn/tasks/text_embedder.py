@@ -113,20 +113,27 @@ class TextEmbedder(EncoderTask):
 
     @classmethod
     def read_checkpoint(
-        cls, folder, pooling="mean", normalize=True, max_length=None, jit_compile=False, **loading_options
+        cls, folder, pooling=None, normalize=None, max_length=None, jit_compile=False, **loading_options
     ):
-        """Of a sentence-transformers folder, or of an encoder alone with the pooling that is given."""
+        """Of a sentence-transformers folder, or of an encoder alone: the mean, normalized, unless something else is given.
+
+        What is given goes before what the folder says.
+        """
         ignored_fields = loading_options.get("ignored_fields", ())
         if is_sentence_transformer(folder):
             read = load_sentence_encoder(folder, **loading_options)
             model = read.model
-            pooling = read.pooling
-            normalize = read.normalize
+            if pooling is None:
+                pooling = read.pooling
+            if normalize is None:
+                normalize = read.normalize
             max_length = max_length or read.max_length
             tokenizer = read_sentence_tokenizer(read.folder, ignored_fields)
         else:
             model = load_model(folder, head=False, **loading_options)
             tokenizer = read_tokenizer(folder, ignored_fields=ignored_fields)
+            pooling = pooling or "mean"
+            normalize = True if normalize is None else normalize
         return cls(model, tokenizer, pooling, normalize, max_length, jit_compile)
 
     def __call__(self, texts, batch_size=64, num_workers=None):

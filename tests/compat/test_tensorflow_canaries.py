@@ -33,6 +33,30 @@ def test_somebody_uses(name):
     assert users_of(name, CANARIES.path)
 
 
+@CANARIES.of("unoptimized_graphs")
+def graphs_as_traced():
+    """Where the optimiser runs, an exponential of a constant is a constant."""
+    from tensorflow.python.eager import context
+
+    def operations_that_run():
+        @tf.function(autograph=False)
+        def sums(x):
+            return x + tf.exp(tf.constant([5.0, 7.0]))
+
+        context.context().enable_graph_collection()
+        try:
+            sums(tf.constant([3.0, 2.0]))
+            functions = context.context().export_run_metadata().function_graphs
+        finally:
+            context.context().disable_graph_collection()
+        return {node.op for function in functions for node in function.post_optimization_graph.node}
+
+    assert "Exp" not in operations_that_run()
+    with compat.unoptimized_graphs():
+        assert "Exp" in operations_that_run()
+    assert "Exp" not in operations_that_run()
+
+
 @CANARIES.of("is_for_xla", "graph_around_control_flow", "XLA_ATTRIBUTE")
 def graphs():
     seen = []

@@ -13,6 +13,7 @@ from helpers_checkpoints import PAD, checkpoint, rows
 from helpers_models import assert_close
 from keras import ops
 
+import keras_attn
 from keras_attn.huggingface.sentence_transformers import is_sentence_transformer, load_sentence_encoder
 from keras_attn.models import EncoderTransformer, EncoderWithHead, write_weights
 from keras_attn.ops import pooled
@@ -182,3 +183,9 @@ def test_the_real_minilm():
     folder = pathlib.Path(package.origin).parent / "model"
     assert is_sentence_transformer(folder)
     assert load_sentence_encoder(folder)[1:] == ("mean", True, 256, folder)
+    assert (keras_attn.load(folder).pooling, keras_attn.load(folder).normalize) == ("mean", True)
+    embedder = keras_attn.load(folder, pooling="first", normalize=False)
+    other = keras_attn.TextEmbedder(embedder.model, embedder.tokenizer, "first", False, embedder.max_length)
+    np.testing.assert_array_equal(embedder("A dog runs."), other("A dog runs."))
+    with pytest.raises(ValueError, match="`pooling` must be one of"):
+        keras_attn.load(folder, pooling="median")
