@@ -216,6 +216,19 @@ def beam_search_by_hand(
     return sorted(finished, key=lambda hypothesis: -hypothesis[0])[:num_beams]
 
 
+# Options that the searches by hand obey after the log-probabilities: beams, and sampling.
+RULES_ELSEWHERE = {
+    "wu_length_penalty",
+    "exact_stopping",
+    "early_stopping",
+    "seed",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+}
+
+
 def processed_by_hand(
     prefix,
     log_probabilities,
@@ -233,7 +246,7 @@ def processed_by_hand(
     **others,
 ):
     """The log-probabilities after a prefix, one sentence of `DecodingOptions` after the other."""
-    unknown = set(others) - {"wu_length_penalty", "exact_stopping", "early_stopping"}
+    unknown = set(others) - RULES_ELSEWHERE
     assert not unknown, f"processed_by_hand has no rule for {unknown}: docs/change_one_thing.md"
     processed = np.array(log_probabilities, "float64")
     for token in set(prefix):

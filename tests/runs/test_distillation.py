@@ -300,7 +300,7 @@ def test_the_command_names_what_is_missing(tmp_path, capsys, monkeypatch):
         (["distill", str(tmp_path)], "Give the data with --data"),
         (
             ["distill", str(tmp_path / "none"), "--data", "multi30k", "--output", str(tmp_path / "run")],
-            "no teacher",
+            "does not exist. Check the path.",
         ),
     ):
         assert keras_attn_cli.main(arguments) == 2

@@ -160,7 +160,11 @@ def test_options_of_the_command_line_come_from_the_declarations():
         assert all(action.help for action in options.values()), command
         for name, declared in DECLARED.items():
             if command in declared.commands:
-                assert options[name].help.replace("%%", "%") == declared.help
+                purpose = declared.purposes.get(command)
+                said = (
+                    declared.help if purpose is None else purpose + declared.help[declared.help.index(":") :]
+                )
+                assert options[name].help.replace("%%", "%") == said
 
 
 @pytest.mark.parametrize(
