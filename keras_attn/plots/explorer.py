@@ -438,8 +438,8 @@ def _seen(scores, group):
     heads = []
     # Head by head, since maps of thousands of tokens are large.
     maps = [np.asarray(head)[np.newaxis, np.newaxis] for head in scores]
-    of_heads = [real_tokens(head, group["isSelf"]) for head in maps]
-    tokens = [np.any(masks, axis=0) for masks in zip(*of_heads)]
+    real_masks = [real_tokens(head, group["isSelf"]) for head in maps]
+    tokens = [np.any(masks, axis=0) for masks in zip(*real_masks)]
     for head in maps:
         kinds = head_kinds(head, group["isSelf"], token_ids, special_keys, tokens)
         kinds = {kind: round(float(score), 4) for kind, [score] in kinds.items() if not np.isnan(score)}
